@@ -32,6 +32,7 @@ _OPTIONS: Final = tuple(
             "grpc.use_local_subchannel_pool": 1,  # a channel is a connection of its own
             "grpc.keepalive_time_ms": KEEPALIVE_MS,
             "grpc.keepalive_timeout_ms": KEEPALIVE_TIMEOUT_MS,
+            "grpc.http2.ping_timeout_ms": KEEPALIVE_TIMEOUT_MS,
             "grpc.min_reconnect_backoff_ms": CONNECT_MS,
         }
     ).items()
