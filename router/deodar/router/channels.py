@@ -47,7 +47,8 @@ class NodeChannel:
 
     def __init__(self, address: str) -> None:
         self.calls_in_flight = 0
-        self._channel = grpc.aio.insecure_channel(address, options=_OPTIONS)
+        # Its multi-callables are typed by serialisers, and bytes need none.
+        self._channel: Any = grpc.aio.insecure_channel(address, options=_OPTIONS)
         self._connected = asyncio.Event()
         self._unary: dict[str, Callable[..., Any]] = {}
         self._following = asyncio.create_task(self._follow())

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from deodar.contract.keypath import path_of
-from deodar.contract.limits import MESSAGE_BYTES_MAX
+from deodar.contract.limits import BATCH_BYTES_MAX
 from deodar.contract.reasons import Reason, ServiceError
 from deodar.contract.rpc_status import error_from_operation, error_to_operation
 from deodar.v1 import kv_pb2
@@ -21,10 +21,6 @@ from .forward import Forwarder
 from .messages import check_batch_count, check_key, operation_keys, parse
 from .retry import Attempts, Deadline, NotServedYet, may_retry
 from .routing import Target
-
-# Kept free in an answer: for what is no result, and for an error in place of each result.
-ANSWER_ROOM_BYTES: Final = 65_536
-ERROR_BYTES: Final = 512
 
 
 class _Result(Protocol):
@@ -45,9 +41,10 @@ class _Answer(Protocol):
 
 
 R = TypeVar("R", bound=_Result)
+R_co = TypeVar("R_co", bound=_Result, covariant=True)
 
 
-class _Batch(Protocol[R]):
+class _Batch(Protocol[R_co]):
     """What reading and writing a batch differ in."""
 
     method: str
@@ -61,7 +58,7 @@ class _Batch(Protocol[R]):
     def take(self, data: bytes) -> _Answer:
         """An answer to a part; keeps what belongs to no operation."""
 
-    def failed(self, error: ServiceError) -> R: ...
+    def failed(self, error: ServiceError) -> R_co: ...
 
 
 class _Reads:
@@ -198,17 +195,17 @@ class _Run(Generic[R]):
 
 
 async def batch_get(forwarder: Forwarder, data: bytes, deadline: Deadline) -> bytes:
-    """BatchGet; results that no longer fit into the answer get LIMIT_EXCEEDED."""
+    """BatchGet; values past BATCH_BYTES_MAX in all get LIMIT_EXCEEDED, one alone may be larger."""
     batch = _Reads(parse(kv_pb2.BatchGetRequest, data))
     run: _Run[kv_pb2.BatchGetResult] = _Run(forwarder, batch, deadline)
     results = await run.results()
-    room = MESSAGE_BYTES_MAX - ANSWER_ROOM_BYTES - len(results) * ERROR_BYTES
-    for index, result in enumerate(results):
-        size = result.ByteSize()
+    room = BATCH_BYTES_MAX
+    for index, result in enumerate(results if len(results) > 1 else ()):
+        size = len(result.record.value)
         if size <= room:
             room -= size
-        elif result.HasField("record"):
-            message = "no room left in the answer: ask for fewer keys at once"
+        else:
+            message = f"more than {BATCH_BYTES_MAX} bytes in one answer: ask for this key by itself"
             results[index] = batch.failed(ServiceError(Reason.LIMIT_EXCEEDED, message))
     header = kv_pb2.ResponseHeader(map_revision=run.map_revision or forwarder.routing.revision)
     return kv_pb2.BatchGetResponse(header=header, results=results).SerializeToString()

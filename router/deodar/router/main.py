@@ -17,8 +17,13 @@ from deodar.registry.connect import open_registry
 from deodar.registry.embedded import EmbeddedRegistry
 from deodar.registry.interface import Registry
 from deodar.registry.servicer import RegistryServicer
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection
+from deodar.v1.registry_pb2_grpc import add_RegistryServicer_to_server
+from grpc_health.v1 import (  # type: ignore[import-untyped]
+    health,
+    health_pb2,
+    health_pb2_grpc,
+)
+from grpc_reflection.v1alpha import reflection  # type: ignore[import-untyped]
 
 from . import proxy, servicer_admin
 from .channels import ChannelPool
@@ -59,24 +64,41 @@ async def run(config: RouterConfig) -> None:
 
 
 async def _start(config: RouterConfig, parts: AsyncExitStack) -> None:
-    """Starts all parts; `parts` ends them in reverse order."""
-    registry = await _open_registry(config)
+    """Starts all parts; `parts` ends them in reverse order.
+
+    The server outlives the registry at the end: calls in flight need the last map only, and the
+    watches of an embedded registry end with it.
+    """
+    pool = ChannelPool()
+    parts.push_async_callback(pool.close)
+    server = grpc.aio.server(options=server_options(), interceptors=[ErrorInterceptor()])
+    address = _bind(server, config)
+    parts.push_async_callback(server.stop, config.stop_grace_s)
+
+    registry = await _open_registry(config, address)
     parts.push_async_callback(registry.close)
     view = ClusterView(registry, config.cluster)
     await view.start()
     parts.push_async_callback(view.close)
-
-    pool = ChannelPool()
-    parts.push_async_callback(pool.close)
     routing = Routing(view, pool)
     routing.start()
     parts.push_async_callback(routing.close)
-
-    admin = AdminServicer(config.cluster, registry, routing, pool)
-    address = await _serve(config, registry, Forwarder(routing, pool), admin, parts)
     controller = Controller(registry, view, config)
     await controller.start()
     parts.push_async_callback(controller.close)
+
+    admin = AdminServicer(view.keys, registry, routing, pool)
+    parts.callback(admin.stop)
+    server.add_generic_rpc_handlers((proxy.kv_handlers(Forwarder(routing, pool)), admin.handlers()))
+    if isinstance(registry, EmbeddedRegistry):
+        add_RegistryServicer_to_server(RegistryServicer(registry), server)
+    status = health.aio.HealthServicer()
+    health_pb2_grpc.add_HealthServicer_to_server(status, server)
+    reflection.enable_server_reflection(REFLECTED, server)
+    await server.start()
+    for name in HEALTH_NAMES:
+        await status.set(name, health_pb2.HealthCheckResponse.SERVING)
+    parts.push_async_callback(status.enter_graceful_shutdown)
     _log.info(
         "serving",
         address=address,
@@ -87,37 +109,18 @@ async def _start(config: RouterConfig, parts: AsyncExitStack) -> None:
     )
 
 
-async def _open_registry(config: RouterConfig) -> Registry:
-    if config.embedded_registry is not None:
-        return EmbeddedRegistry.open(config.embedded_registry)
-    return await open_registry(
-        RegistryConfig(url=config.registry, start_timeout_s=config.registry_start_timeout_s)
-    )
-
-
-async def _serve(
-    config: RouterConfig,
-    registry: Registry,
-    forwarder: Forwarder,
-    admin: AdminServicer,
-    parts: AsyncExitStack,
-) -> str:
-    """Starts the gRPC server and returns the address it listens on."""
-    server = grpc.aio.server(options=server_options(), interceptors=[ErrorInterceptor()])
-    server.add_generic_rpc_handlers((proxy.kv_handlers(forwarder), admin.handlers()))
-    if isinstance(registry, EmbeddedRegistry):
-        RegistryServicer(registry).add_to(server)
-    status = health.aio.HealthServicer()
-    health_pb2_grpc.add_HealthServicer_to_server(status, server)
-    reflection.enable_server_reflection(REFLECTED, server)
+def _bind(server: grpc.aio.Server, config: RouterConfig) -> str:
+    """The address that the server will listen on."""
     try:
         port = server.add_insecure_port(config.listen)
     except RuntimeError as error:
         raise CannotListen(f"cannot listen on {config.listen}: {error}") from error
-    await server.start()
-    parts.push_async_callback(server.stop, config.stop_grace_s)
-    for name in HEALTH_NAMES:
-        await status.set(name, health_pb2.HealthCheckResponse.SERVING)
-    parts.push_async_callback(status.enter_graceful_shutdown)
-    parts.callback(admin.stop)
     return f"{config.host}:{port}"
+
+
+async def _open_registry(config: RouterConfig, address: str) -> Registry:
+    if config.embedded_registry is not None:
+        return await EmbeddedRegistry.open(config.embedded_registry, [address])
+    return await open_registry(
+        RegistryConfig(url=config.registry, start_timeout_s=config.registry_start_timeout_s)
+    )

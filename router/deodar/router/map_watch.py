@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from deodar.registry.cluster_view import ClusterState
-from deodar.v1 import admin_pb2, cluster_pb2
+from deodar.registry.cluster_view import ClusterState, KeptShard
+from deodar.v1 import admin_pb2
 
 
 class MapFeed:
@@ -14,7 +14,7 @@ class MapFeed:
     def __init__(self, table: str) -> None:
         """Empty table = every table."""
         self._table = table
-        self._shards: dict[str, tuple[cluster_pb2.ShardRecord, int]] = {}
+        self._shards: dict[str, KeptShard] = {}
         self._addresses: Mapping[str, str] = {}
         self._first = True
 

@@ -82,7 +82,7 @@ def kv_handlers(forwarder: Forwarder) -> grpc.GenericRpcHandler:
         async for page in scan(forwarder, data, deadline):
             yield page
 
-    handlers = {
+    handlers: dict[str, Any] = {
         name: grpc.unary_unary_rpc_method_handler(unary(call)) for name, call in CALLS.items()
     }
     handlers["Scan"] = grpc.unary_stream_rpc_method_handler(stream)

@@ -16,7 +16,6 @@ from deodar.contract.keypath import Prefix
 from deodar.contract.limits import DEFAULT_TABLE
 from deodar.contract.reasons import Reason, ServiceError
 from deodar.contract.rpc_status import invalid_field
-from deodar.registry import records
 from deodar.registry.interface import (
     Compare,
     OutcomeUnknown,
@@ -24,6 +23,7 @@ from deodar.registry.interface import (
     Registry,
     RegistryError,
 )
+from deodar.registry.records import Keys, decode, encode
 from deodar.v1 import admin_pb2, cluster_pb2
 from google.protobuf.message import Message
 
@@ -39,14 +39,13 @@ CHANGE_TRIES: Final = 5
 MAP_WAIT_S: Final = 60.0
 
 M = TypeVar("M", bound=Message)
+R = TypeVar("R", cluster_pb2.MemberRecord, cluster_pb2.ShardRecord)
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class AdminServicer:
-    def __init__(
-        self, cluster: str, registry: Registry, routing: Routing, pool: ChannelPool
-    ) -> None:
-        self._cluster = cluster
+    def __init__(self, keys: Keys, registry: Registry, routing: Routing, pool: ChannelPool) -> None:
+        self._keys = keys
         self._registry = registry
         self._routing = routing
         self._pool = pool
@@ -73,7 +72,7 @@ class AdminServicer:
     ) -> admin_pb2.ClusterStatusResponse:
         reports = await ask_nodes(self._routing, self._pool)
         return cluster_status(
-            self._cluster,
+            self._keys.cluster,
             self._registry.kind,
             self._registry.endpoints,
             self._routing.state,
@@ -105,7 +104,10 @@ class AdminServicer:
     async def set_draining(
         self, request: admin_pb2.SetDrainingRequest
     ) -> admin_pb2.SetDrainingResponse:
-        key = records.member_key(self._cluster, request.node)
+        try:
+            key = self._keys.member(request.node)
+        except ValueError as error:
+            raise invalid_field("node", str(error)) from error
 
         def change(member: cluster_pb2.MemberRecord) -> bool:
             changed = member.draining != request.draining
@@ -115,8 +117,6 @@ class AdminServicer:
         unknown = ServiceError(
             Reason.UNKNOWN_NODE, f"no node {request.node!r}", {"node": request.node}
         )
-        if not request.node:
-            raise invalid_field("node", "empty")
         _, revision = await self._change(key, cluster_pb2.MemberRecord, change, unknown)
         return admin_pb2.SetDrainingResponse(map_revision=revision)
 
@@ -143,7 +143,7 @@ class AdminServicer:
         unknown = ServiceError(
             Reason.UNKNOWN_SHARD, f"no shard {table}/{prefix}", {"shard": f"{table}/{prefix}"}
         )
-        key = records.shard_key(self._cluster, table, prefix)
+        key = self._keys.shard(table, prefix)
         shard, revision = await self._change(key, cluster_pb2.ShardRecord, change, unknown)
         return admin_pb2.MoveShardResponse(map_revision=revision, move_id=shard.move_id)
 
@@ -167,8 +167,8 @@ class AdminServicer:
         raise ServiceError(Reason.MOVE_REFUSED, f"the shard cannot move: {why}")
 
     async def _change(
-        self, key: str, kind: type[M], change: Callable[[M], bool], absent: ServiceError
-    ) -> tuple[M, int]:
+        self, key: str, kind: type[R], change: Callable[[R], bool], absent: ServiceError
+    ) -> tuple[R, int]:
         """Changes a record as `change` says (False = it is as it should be already); returns it
         with its revision.
 
@@ -180,13 +180,13 @@ class AdminServicer:
                 entry = await self._registry.get(key)
                 if entry is None:
                     raise absent
-                record = records.decode(kind, entry.value)
+                record = decode(kind, key, entry.value)
                 if not change(record):
                     return record, entry.mod_revision
                 unsettled = False
                 try:
                     revision = await self._registry.commit(
-                        [Compare(key, entry.mod_revision)], [Put(key, records.encode(record))]
+                        [Compare(key, entry.mod_revision)], [Put(key, encode(record))]
                     )
                 except OutcomeUnknown:
                     unsettled = True
