@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import structlog
 import typer
-from deodar.registry.interface import RegistryUnavailable
+from deodar.registry.interface import RegistryError
 from pydantic import ValidationError
 
 from .config import RouterConfig
@@ -27,6 +27,17 @@ def main(
         str | None, typer.Option(help="host:port to listen on; port 0 picks a free one.")
     ] = None,
     registry: Annotated[str | None, typer.Option(help="etcd://host:port[,host:port...]")] = None,
+    registry_ca_file: Annotated[
+        Path | None, typer.Option(help="Certificate authority of the registry: turns TLS on.")
+    ] = None,
+    registry_cert_file: Annotated[
+        Path | None, typer.Option(help="Our certificate for the registry.")
+    ] = None,
+    registry_key_file: Annotated[Path | None, typer.Option(help="Its key.")] = None,
+    registry_user: Annotated[
+        str | None,
+        typer.Option(help="Password: DEODAR_ROUTER_REGISTRY_PASSWORD in the environment."),
+    ] = None,
     embedded_registry: Annotated[
         Path | None, typer.Option(help="Directory of an embedded registry, for one machine.")
     ] = None,
@@ -56,7 +67,7 @@ def main(
         sys.exit(MISUSED)
     try:
         asyncio.run(run(config))
-    except (CannotListen, RegistryUnavailable) as error:
+    except (CannotListen, RegistryError, OSError) as error:
         _log.error("cannot start", problem=str(error))
         sys.exit(REFUSED)
 

@@ -12,7 +12,6 @@ import grpc.aio
 import structlog
 from deodar.contract.rpc_status import ErrorInterceptor, server_options
 from deodar.registry.cluster_view import ClusterView
-from deodar.registry.config import RegistryConfig
 from deodar.registry.connect import open_registry
 from deodar.registry.embedded import EmbeddedRegistry
 from deodar.registry.interface import Registry
@@ -121,6 +120,4 @@ def _bind(server: grpc.aio.Server, config: RouterConfig) -> str:
 async def _open_registry(config: RouterConfig, address: str) -> Registry:
     if config.embedded_registry is not None:
         return await EmbeddedRegistry.open(config.embedded_registry, [address])
-    return await open_registry(
-        RegistryConfig(url=config.registry, start_timeout_s=config.registry_start_timeout_s)
-    )
+    return await open_registry(config.registry_config())
