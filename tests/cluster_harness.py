@@ -155,8 +155,8 @@ class Cluster:
         deadline = time.monotonic() + timeout_s
         last = "no answer"
         while time.monotonic() < deadline:
-            for router in self.routers[:1]:
-                router.check_alive()
+            for process in (*self.routers, *self.nodes.values()):
+                process.check_alive()
             try:
                 status = self.status()
             except grpc.RpcError as error:

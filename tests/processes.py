@@ -64,6 +64,7 @@ class Process:
         self.command = list(command)
         self.log = directory / f"{name}.log"
         self._child: subprocess.Popen[bytes] | None = None
+        self._wanted = False  # started, and not ended by us
 
     @property
     def pid(self) -> int:
@@ -84,16 +85,19 @@ class Process:
                 stderr=log,
                 env=os.environ | (environment or {}),
             )
+        self._wanted = True
 
     def stop(self, timeout_s: float = 20.0) -> int:
         """Asks it to end (SIGTERM) and returns its exit code; raises TimeoutExpired."""
         child = self._running()
+        self._wanted = False
         child.send_signal(signal.SIGTERM)
         return child.wait(timeout_s)
 
     def kill(self) -> None:
         """SIGKILL: no chance to write or say anything."""
         child = self._running()
+        self._wanted = False
         child.kill()
         child.wait()
 
@@ -106,6 +110,7 @@ class Process:
 
     def wait(self, timeout_s: float) -> int:
         """Exit code of a process that ends by itself; raises TimeoutExpired."""
+        self._wanted = False
         return self._running().wait(timeout_s)
 
     def close(self) -> None:
@@ -118,9 +123,9 @@ class Process:
         return f"--- {self.name}\n" + "\n".join(text.splitlines()[-lines:])
 
     def check_alive(self) -> None:
-        """Raises RuntimeError with the end of its log when it has ended."""
-        if not self.alive:
-            code = None if self._child is None else self._child.returncode
+        """Raises RuntimeError with the end of its log when it has ended by itself."""
+        if self._wanted and not self.alive:
+            code = self._running().returncode
             raise RuntimeError(f"{self.name} has ended (exit code {code})\n{self.log_tail()}")
 
     def _running(self) -> subprocess.Popen[bytes]:
