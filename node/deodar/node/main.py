@@ -54,8 +54,8 @@ class StartRefused(Exception):  # noqa: N818
     """The node cannot start; the message says why and what to do."""
 
 
-async def run_node(config: NodeConfig, stop: asyncio.Event) -> None:
-    """Serve until `stop` is set; leaves nothing open, whether started or cancelled on the way.
+async def run_node(config: NodeConfig, up: asyncio.Event, stop: asyncio.Event) -> None:
+    """Start, set `up`, serve until `stop` is set; leaves nothing open, also when cancelled.
 
     Raises StartRefused, DataDirectoryRefused, RegistryError, OSError.
     """
@@ -97,6 +97,7 @@ async def run_node(config: NodeConfig, stop: asyncio.Event) -> None:
         stack.push_async_callback(registration.close)
         await _set_health(healths, health_pb2.HealthCheckResponse.SERVING)
         log.info("node is up", shards=len(host.shards), data=str(directory.path))
+        up.set()
         await stop.wait()
         log.info("node stops")
         host.stopping = True
@@ -141,18 +142,25 @@ async def _register(registry: Registry, keys: Keys, node: NodeRecord, ttl_ms: in
 
 async def _until_signal(config: NodeConfig) -> None:
     """Run the node; the first SIGTERM or SIGINT stops it, also in the middle of its start."""
-    stop = asyncio.Event()
-    running = asyncio.create_task(run_node(config, stop))
+    up, stop = asyncio.Event(), asyncio.Event()
+    running = asyncio.create_task(run_node(config, up, stop))
 
     def end() -> None:
         loop.remove_signal_handler(signal.SIGTERM)
         loop.remove_signal_handler(signal.SIGINT)
         stop.set()
+        if not up.is_set():
+            running.cancel()
 
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, end)
     loop.add_signal_handler(signal.SIGINT, end)
-    await running
+    try:
+        await running
+    except asyncio.CancelledError:
+        if not stop.is_set():
+            raise
+        _log.info("stopped during the start")
 
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)

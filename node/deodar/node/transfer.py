@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import grpc.aio
 import structlog
@@ -21,11 +22,14 @@ from deodar.v1.replication_pb2 import (
     ShardChange,
     ShardName,
 )
-from deodar.v1.replication_pb2_grpc import ReplicationAsyncStub, ReplicationStub
+from deodar.v1.replication_pb2_grpc import ReplicationStub
 
 from .record import ShardRecords, is_move, without_move
 from .shard import ROOM_POLL_S, HostedShard
 from .workers import Workers
+
+if TYPE_CHECKING:
+    from deodar.v1.replication_pb2_grpc import ReplicationAsyncStub  # in the stub file alone
 
 CONNECT_TIMEOUT_S = 5.0
 # A source sends something every few milliseconds once it has copied, and a page in far less.
