@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar, cast
 
 import grpc
 import grpc.aio
@@ -292,8 +292,7 @@ class EtcdWire:
             stream.cancel()
         if message is grpc.aio.EOF:
             raise RegistryUnavailable(f"{endpoint.address} ended {method.path} without an answer")
-        answer = message
-        return answer
+        return cast(Answer, message)
 
     async def _ready(self, end_ms: float) -> Endpoint:
         """An endpoint whose connection is up, the one of the last success first."""

@@ -91,6 +91,10 @@ class Compacted(RegistryError):  # noqa: N818
     """The registry no longer has the changes behind the revision asked for."""
 
 
+class HeldByAnother(RegistryError):  # noqa: N818
+    """The key to register under belongs to another identity."""
+
+
 class BadRecord(RegistryError):  # noqa: N818
     """A value in the registry is not what its key promises."""
 
@@ -115,6 +119,9 @@ class Lease(Protocol):
 
     async def revoke(self) -> None:
         """Ends it now; its keys go.  Idempotent."""
+
+    async def stop(self) -> None:
+        """Counts as lost from now on; the registry lets it run out.  Idempotent."""
 
 
 class Registry(Protocol):

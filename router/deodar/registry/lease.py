@@ -74,7 +74,6 @@ class KeptLease:
         await self._keeper.revoke_lease(self._id)
 
     async def stop(self) -> None:
-        """Lost from now on; the registry lets it run out.  Idempotent."""
         self._lost.set()
         if not self._task.done():
             self._task.cancel()
