@@ -27,9 +27,10 @@ ENGINE_FLOORS = [
 # Package -> packages of ours that it may import.
 PACKAGES = {
     "v1": set(),
+    "etcd": set(),
     "contract": {"v1"},
     "engine": set(),
-    "registry": {"contract", "v1", "engine"},
+    "registry": {"contract", "v1", "etcd", "engine"},
     "node": {"engine", "contract", "registry", "v1"},
     "router": {"contract", "registry", "v1"},
     "client": {"contract", "v1"},
