@@ -1,5 +1,7 @@
 """The async client: the calls of `client.Client`, awaited."""
 
+# ruff: noqa: ASYNC109 - `timeout` is a name of this face, and also a deadline on the wire
+
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Generator, Sequence
@@ -34,7 +36,7 @@ class AsyncClient:
         endpoint: str | Sequence[str] = DEFAULT_ENDPOINT,
         *,
         smart: bool = True,
-        timeout: float = DEFAULT_TIMEOUT_S,  # noqa: ASYNC109
+        timeout: float = DEFAULT_TIMEOUT_S,
         connections: int = 1,
     ) -> None:
         routing = Routing(parse_endpoints(endpoint), smart=smart)

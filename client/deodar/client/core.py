@@ -124,9 +124,7 @@ class Core:
     def _attempts(self, timeout: float | None) -> Attempts:
         return Attempts(self.routing, self._seconds(timeout))
 
-    def _for_key(
-        self, method: Method, request: Any, attempts: Attempts
-    ) -> Plan[Any]:
+    def _for_key(self, method: Method, request: Any, attempts: Attempts) -> Plan[Any]:
         """The call of one key, at its node or a router, until it is answered."""
         path = path_of(request.key)
         while True:
@@ -187,7 +185,9 @@ class Core:
         answers = yield from batch.run()
         return _all_or_raise(
             [
-                answer if isinstance(answer, Error) else answer.record.value
+                answer
+                if isinstance(answer, Error)
+                else answer.record.value
                 if answer.found
                 else None
                 for answer in answers

@@ -30,7 +30,7 @@ class Error(Exception):
         return RULES[self.reason].retry_after_ms
 
 
-class InvalidArgument(Error):
+class InvalidArgument(Error):  # noqa: N818
     """Something in the call is not allowed; `field` names it."""
 
     @property
@@ -38,11 +38,11 @@ class InvalidArgument(Error):
         return self.metadata.get("field", "")
 
 
-class NotFound(Error):
+class NotFound(Error):  # noqa: N818
     """The table, node or shard named does not exist.  An absent key is not an error."""
 
 
-class ConditionFailed(Error):
+class ConditionFailed(Error):  # noqa: N818
     """`if_version` or `if_absent` did not hold; nothing was written."""
 
     @property
@@ -52,31 +52,31 @@ class ConditionFailed(Error):
         return None if text is None else int(text)
 
 
-class NotANumber(Error):
+class NotANumber(Error):  # noqa: N818
     """The value to increment is not a signed 64-bit decimal number; it stays as it is."""
 
 
-class OutOfRange(Error):
+class OutOfRange(Error):  # noqa: N818
     """The sum does not fit in 64 bits (the value stays), or a position is no longer kept."""
 
 
-class LimitExceeded(Error):
+class LimitExceeded(Error):  # noqa: N818
     """The request or its answer is larger than the service allows."""
 
 
-class Overloaded(Error):
+class Overloaded(Error):  # noqa: N818
     """The server has too much to do; nothing was done, try again after `retry_after_ms`."""
 
 
-class DiskFull(Error):
+class DiskFull(Error):  # noqa: N818
     """No space for the write; reads and deletes go on."""
 
 
-class Corruption(Error):
+class Corruption(Error):  # noqa: N818
     """Damage was detected; `metadata` names the file, the offset and the rule that is broken."""
 
 
-class Unavailable(Error):
+class Unavailable(Error):  # noqa: N818
     """Nobody could do it now.  Nothing was done, so the same call may be repeated."""
 
 
@@ -96,19 +96,19 @@ class ReadOnly(Unavailable):
     """The store takes no writes any more, after a failed write to disk."""
 
 
-class DeadlineExceeded(Error):
+class DeadlineExceeded(Error):  # noqa: N818
     """The time was up and nothing was changed: the call was a read, or never left."""
 
 
-class OutcomeUnknown(Error):
+class OutcomeUnknown(Error):  # noqa: N818
     """A write was sent and its answer was lost: it may have been done or not.  Read to find out."""
 
 
-class Refused(Error):
+class Refused(Error):  # noqa: N818
     """The cluster will not do this now, such as a move of a shard that is moving."""
 
 
-class Internal(Error):
+class Internal(Error):  # noqa: N818
     """A fault of the server, with its trace in the server's log."""
 
 
@@ -131,7 +131,7 @@ class BatchError(Error):
         self.failures = failures
 
 
-class Closed(Error):
+class Closed(Error):  # noqa: N818
     """The client was closed, or belongs to the process that this one was forked from."""
 
     def __init__(self, message: str) -> None:

@@ -95,17 +95,13 @@ def get_request(key: bytes, table: str) -> pb.GetRequest:
     return pb.GetRequest(table=checked_table(table), key=checked_key(key))
 
 
-def put_request(
-    put: Put, table: str, durability: Durability | None
-) -> pb.PutRequest:
+def put_request(put: Put, table: str, durability: Durability | None) -> pb.PutRequest:
     return pb.PutRequest(
         table=checked_table(table), durability=checked_durability(durability), **_put_fields(put)
     )
 
 
-def delete_request(
-    delete: Delete, table: str, durability: Durability | None
-) -> pb.DeleteRequest:
+def delete_request(delete: Delete, table: str, durability: Durability | None) -> pb.DeleteRequest:
     return pb.DeleteRequest(
         table=checked_table(table),
         durability=checked_durability(durability),
@@ -158,7 +154,8 @@ def batch_operations(operations: Sequence[Put | Delete]) -> list[pb.WriteOperati
 
 
 def operation_key(operation: pb.WriteOperation) -> bytes:
-    return operation.put.key if operation.HasField("put") else operation.delete.key
+    key: bytes = operation.put.key if operation.HasField("put") else operation.delete.key
+    return key
 
 
 def scan_request(

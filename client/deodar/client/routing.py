@@ -86,7 +86,7 @@ class Routing:
         return Target(self.router, False, self.map.revision)
 
     def avoid(self, target: Target) -> None:
-        """Notes that a server could not be reached: a node rests, a router gives way to the next."""
+        """Notes a server that was not reached: a node rests, a router gives way to the next."""
         if target.is_node:
             self._avoided = self._avoided | {target.address: self._clock() + AVOID_S}
         elif self.router == target.address:

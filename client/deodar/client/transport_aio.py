@@ -9,7 +9,7 @@ import asyncio
 import itertools
 import random
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Any, Final
 
 import grpc
@@ -86,7 +86,7 @@ class AsyncTransport:
             tasks = [group.create_task(self._call(call)) for call in calls]
         return [task.result() for task in tasks]
 
-    async def pages(self, stream: Stream) -> AsyncIterator[kv_pb2.ScanResponse]:
+    async def pages(self, stream: Stream) -> AsyncGenerator[kv_pb2.ScanResponse, None]:
         """The answers of a Scan; raises grpc.RpcError, or Unreached when nothing was sent."""
         connection = self._connection(stream.target.address)
         if not await connection.wait_ready(min(READY_S, stream.timeout_s)):
