@@ -21,6 +21,7 @@
 # R4: SEAL ends an epoch. Recovery applies an epoch's records only when its SEAL is there.
 #     Its value: epoch (8), records in the epoch (8).  Its version: the last version given.
 # R5: LINK is the last record of a region; its value: next region's index (8), its sequence (8).
+# R6: a DELETE has neither value nor deadline; SEAL and LINK have no flags; a deadline is not 0.
 #
 # Region header, 64 bytes at the start of each region or run, little-endian.
 #   offset bytes field
@@ -84,7 +85,9 @@ cdef struct RecordView:
     uint64_t record_bytes               # whole, with padding
 
 # Bytes of a record, header and padding included.
-cdef inline uint64_t record_bytes_of(uint32_t key_bytes, uint32_t value_bytes, bint deadline) noexcept nogil:
+cdef inline uint64_t record_bytes_of(
+    uint32_t key_bytes, uint32_t value_bytes, bint deadline
+) noexcept nogil:
     cdef uint64_t plain = RECORD_HEADER_BYTES + key_bytes + <uint64_t> value_bytes
     if deadline:
         plain += 8
@@ -99,9 +102,19 @@ cdef inline const uint8_t* record_key(const uint8_t* record, uint32_t* key_bytes
 # Views a record that is known to be good; checks nothing.
 cdef void record_view(const uint8_t* record, RecordView* view) noexcept nogil
 
-# Writes a whole record at `target` (record_bytes_of bytes, 8-aligned) and seals it with its checksum.
-cdef void record_encode(uint8_t* target, const RecordView* view, uint64_t region_sequence) noexcept nogil
+# Writes a whole record at `target` (record_bytes_of bytes, 8-aligned) and closes it with its
+# checksum.  FLAG_DEADLINE follows from `deadline_ms`, whatever `view.flags` says of it;
+# `view.record_bytes` is not read.
+cdef void record_encode(
+    uint8_t* target, const RecordView* view, uint64_t region_sequence
+) noexcept nogil
 
 # Checks every rule above against at most `available` bytes at `source`; False leaves `view` unset
 # and `*rule` names what was broken.
-cdef bint record_decode(const uint8_t* source, uint64_t available, uint64_t region_sequence, RecordView* view, const char** rule) noexcept nogil
+cdef bint record_decode(
+    const uint8_t* source,
+    uint64_t available,
+    uint64_t region_sequence,
+    RecordView* view,
+    const char** rule,
+) noexcept nogil
