@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
-from bench.drivers.driver import Driver, Slice
+from bench.drivers.driver import Driver, Gate, Slice
 from bench.drivers.streams import Stream
 from bench.rows import Row, bytes_written, disk_bytes, quantile, rss_bytes
 from bench.workloads import WORKLOADS, Workload
@@ -46,13 +46,13 @@ def run_threads(
     """Cut `stream` among the threads and run all parts at the same time."""
     slices: list[Slice] = []
     failures: list[BaseException] = []
-    gate = threading.Barrier(task.threads)
+    gate = Gate(task.threads)
 
     def work(number: int) -> None:
         try:
-            gate.wait()
             slices.append(
                 driver.run(
+                    gate,
                     stream,
                     stream.count * number // task.threads,
                     stream.count * (number + 1) // task.threads,

@@ -1,4 +1,4 @@
-from typing import NamedTuple
+from typing import NamedTuple, final
 
 from bench.drivers.streams import Stream
 
@@ -7,6 +7,10 @@ class Slice(NamedTuple):
     ended_ns: int
     latencies_ns: list[int]
 
+@final
+class Gate:
+    def __init__(self, threads: int) -> None: ...
+
 class Driver:
     writers_max: int
     def __init__(self, path: bytes, keys: int, value_bytes: int) -> None: ...
@@ -14,6 +18,7 @@ class Driver:
     def close(self) -> None: ...
     def run(
         self,
+        gate: Gate,
         stream: Stream,
         first: int,
         last: int,

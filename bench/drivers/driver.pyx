@@ -24,12 +24,15 @@ from bench.drivers.streams cimport (
     OPERATION_WRITE,
     Stream,
 )
+from deodar.engine.atomics cimport add_acq_rel_u32, load_acquire_u32
 
 Slice = namedtuple("Slice", ["started_ns", "ended_ns", "latencies_ns"])
 
+cdef extern from "<sched.h>" nogil:
+    int sched_yield()
+
 cdef enum:
     SAMPLE_EVERY = 17                   # operations; odd, so that it does not beat with batches
-    SAMPLE_EVERY_BATCHES = 1
 
 # Why a loop stopped.
 cdef enum Outcome:
@@ -237,6 +240,25 @@ cdef class Buffers:
         free(self.samples)
 
 
+cdef class Gate:
+    """Holds threads back until all of them have arrived, without the GIL."""
+
+    cdef:
+        uint32_t threads
+        uint32_t arrived                # rises by one a thread, by any of them
+
+    def __init__(self, uint32_t threads):
+        self.threads = threads
+
+    cdef void arrive(self) noexcept nogil:
+        add_acq_rel_u32(&self.arrived, 1)
+
+    cdef void wait(self) noexcept nogil:
+        self.arrive()
+        while load_acquire_u32(&self.arrived) < self.threads:
+            sched_yield()
+
+
 cdef class Driver:
     """A store under measurement.  Children open it in `__init__` and fill `calls`."""
 
@@ -256,16 +278,22 @@ cdef class Driver:
     def close(self):
         raise NotImplementedError
 
-    def run(self, Stream stream not None, Py_ssize_t first, Py_ssize_t last, *,
+    def run(self, Gate gate not None, Stream stream not None, Py_ssize_t first, Py_ssize_t last, *,
             uint8_t generation, size_t value_bytes, bint batched):
-        """Operations `first` to `last` of `stream` in the calling thread, timed."""
-        if not 0 <= first <= last <= stream.count:
-            raise ValueError(f"operations {first} to {last} of {stream.count}")
-        if value_bytes < VALUE_BYTES_MIN:
-            raise ValueError(f"values of {value_bytes} bytes cannot be checked")
-        cdef size_t count = <size_t> (last - first)
-        cdef Buffers buffers = Buffers(value_bytes, count)
+        """Operations `first` to `last` of `stream` in the calling thread, timed from when all
+        threads have come to `gate`."""
+        cdef Buffers buffers
         cdef Loop loop
+        try:
+            if not 0 <= first <= last <= stream.count:
+                raise ValueError(f"operations {first} to {last} of {stream.count}")
+            if value_bytes < VALUE_BYTES_MIN:
+                raise ValueError(f"values of {value_bytes} bytes cannot be checked")
+            buffers = Buffers(value_bytes, <size_t> (last - first))
+            loop.session = self.session_open()
+        except BaseException:
+            gate.arrive()  # the other threads must not wait for this one
+            raise
         loop.calls = &self.calls
         loop.pool = buffers.pool
         loop.value = buffers.value
@@ -275,9 +303,10 @@ cdef class Driver:
         loop.sample_count = 0
         cdef uint64_t started, ended
         cdef Outcome outcome
-        loop.session = self.session_open()
+        cdef size_t count = <size_t> (last - first)
         try:
             with nogil:
+                gate.wait()
                 started = now_ns()
                 if batched:
                     outcome = run_batches(&loop, stream.operations + first, count)
