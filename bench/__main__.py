@@ -6,7 +6,9 @@ import typer
 
 from bench import engine
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__)
+app = typer.Typer(
+    no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__
+)
 
 
 @app.callback()

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -17,9 +18,10 @@ from rich.console import Console
 from bench.build import BUILD, ROOT, SYSTEMS, build_drivers
 from bench.report import print_report
 from bench.rows import Row
-from bench.worker import Task
+from bench.task import Task
 from bench.workloads import WORKLOADS
 
+PROGRESS: Final = Console(stderr=True)
 PEERS: Final = [name for name in SYSTEMS if name != "deodar"]
 
 
@@ -34,8 +36,8 @@ def split_names(text: str, known: list[str], option: str) -> list[str]:
     return [name for name in known if name in names]
 
 
-def run_system(task: Task, console: Console) -> tuple[list[Row], bool]:
-    """Run `task` in a child process: its rows, and whether it came to its end."""
+def run_system(task: Task) -> list[Row]:
+    """Run `task` in a child process and return its rows; ends the run when it fails."""
     rows: list[Row] = []
     child = subprocess.Popen(
         [sys.executable, "-m", "bench.worker"],
@@ -52,10 +54,36 @@ def run_system(task: Task, console: Console) -> tuple[list[Row], bool]:
         for line in child.stdout:
             row: Row = json.loads(line)
             rows.append(row)
-            console.print(f"{row['system']} {row['workload']} {row['ops_per_s']:,.0f}/s")
+            PROGRESS.print(f"{row['system']} {row['workload']} {row['ops_per_s']:,.0f}/s")
     if child.returncode != 0:
-        console.print(f"[red]{task.system} ended with status {child.returncode}[/red]")
-    return rows, child.returncode == 0
+        PROGRESS.print(f"[red]{task.system} ended with status {child.returncode}[/red]")
+        raise typer.Exit(1)
+    return rows
+
+
+def run_round(systems: list[str], make: Callable[[str, str], Task], place: Path) -> list[Row]:
+    """Run every system once, each in a fresh directory below `place`; raises when one fails."""
+    rows: list[Row] = []
+    for system in systems:
+        store = tempfile.mkdtemp(prefix=f"{system}-", dir=place)
+        try:
+            rows += run_system(make(system, store))
+        finally:
+            shutil.rmtree(store)
+        # Dirty pages of one store must not be written back on the next one's time.
+        os.sync()
+    return rows
+
+
+def medians(rows: list[Row]) -> list[Row]:
+    """Of each system's runs of one workload, the row with the median throughput."""
+    groups: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        groups.setdefault((row["system"], row["workload"]), []).append(row)
+    return [
+        sorted(group, key=lambda row: row["ops_per_s"])[(len(group) - 1) // 2]
+        for group in groups.values()
+    ]
 
 
 def main(
@@ -69,6 +97,9 @@ def main(
     workloads: Annotated[str, typer.Option(help="Comma-separated workloads.")] = (
         ",".join(WORKLOADS)
     ),
+    rounds: Annotated[
+        int, typer.Option(min=1, help="Runs of everything; the median of each figure is kept.")
+    ] = 1,
     json_file: Annotated[
         Path | None, typer.Option("--json", help="File for the rows, a JSON array.")
     ] = None,
@@ -77,32 +108,19 @@ def main(
     ] = None,
 ) -> None:
     """Measure the engine beside its peers, one after the other."""
-    console = Console(stderr=True)
     systems = ["deodar", *split_names(peers, PEERS, "--peers")]
     chosen = split_names(workloads, list(WORKLOADS), "--workloads")
     missing = build_drivers(systems)
     for name, reason in missing.items():
-        console.print(f"[yellow]without {name}: {reason}[/yellow]")
+        PROGRESS.print(f"[yellow]without {name}: {reason}[/yellow]")
     place = directory or BUILD / "data"
     place.mkdir(parents=True, exist_ok=True)
-    rows: list[Row] = []
-    failed = False
-    for system in systems:
-        if system in missing:
-            continue
-        store = tempfile.mkdtemp(prefix=f"{system}-", dir=place)
-        try:
-            found, finished = run_system(
-                Task(system, store, keys, ops, value_bytes, threads, chosen), console
-            )
-        finally:
-            shutil.rmtree(store)
-        rows += found
-        # Dirty pages of one store must not be written back on the next one's time.
-        os.sync()
-        failed = failed or not finished
+
+    def make(system: str, store: str) -> Task:
+        return Task(system, store, keys, ops, value_bytes, threads, chosen)
+
+    present = [system for system in systems if system not in missing]
+    rows = medians([row for _ in range(rounds) for row in run_round(present, make, place)])
     print_report(rows, Console())
     if json_file is not None:
         json_file.write_text(json.dumps(rows, indent=1) + "\n")
-    if failed:
-        raise typer.Exit(1)

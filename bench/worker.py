@@ -11,33 +11,18 @@ import json
 import os
 import sys
 import threading
-from dataclasses import asdict, dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from bench.drivers.driver import Driver, Gate, Slice
 from bench.drivers.streams import Stream
 from bench.rows import Row, bytes_written, disk_bytes, quantile, rss_bytes
+from bench.task import Task
 from bench.workloads import WORKLOADS, Workload
 
 VERIFIED_KEYS: Final = 100_000
 SEED: Final = 20201
-
-
-@dataclass(frozen=True, slots=True)
-class Task:
-    """`workloads` are names of `WORKLOADS`; the load always runs, its row is kept if asked for."""
-
-    system: str
-    directory: str
-    keys: int
-    operations: int
-    value_bytes: int
-    threads: int
-    workloads: list[str]
-
-    def to_json(self) -> str:
-        return json.dumps(asdict(self))
 
 
 def run_threads(
@@ -115,24 +100,21 @@ def assertions_in_library(system: str) -> str:
 
 
 def run(task: Task) -> None:
-    """Open the store, run the workloads in their order, print a row after each."""
+    """Open the store, run the workloads in their order, print a row after each.
+
+    Workloads that write are left out where the store bears fewer writers than were asked for.
+    """
     module = importlib.import_module(f"bench.drivers.{task.system}")
     driver: Driver = module.open_driver(os.fsencode(task.directory), task.keys, task.value_bytes)
     build = driver.describe() + assertions_in_library(task.system)
     gc.freeze()
     for generation, workload in enumerate(WORKLOADS.values()):
-        asked = workload.name in task.workloads
-        if workload.name != "load" and not asked:
-            continue
-        if workload.writes and task.threads > driver.writers_max:
-            if workload.name != "load":
-                continue
-            single = Task(**{**asdict(task), "threads": 1})
-            measure(driver, build, workload, single, generation)
-            continue
-        row = measure(driver, build, workload, task, generation)
-        if asked:
-            print(json.dumps(row), flush=True)
+        threads = min(task.threads, driver.writers_max) if workload.writes else task.threads
+        kept = workload.name in task.workloads and threads == task.threads
+        if kept or workload.name == "load":
+            row = measure(driver, build, workload, replace(task, threads=threads), generation)
+            if kept:
+                print(json.dumps(row), flush=True)
     driver.close()
 
 
