@@ -3,7 +3,12 @@
 from libc.stdint cimport uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 
-from deodar.engine.atomics cimport load_acquire_u32, load_acquire_u64, store_release_u32, store_release_u64
+from deodar.engine.atomics cimport (
+    load_acquire_u32,
+    load_acquire_u64,
+    store_release_u32,
+    store_release_u64,
+)
 from deodar.engine.reclaim cimport (
     READER_SLOTS,
     Reclaim,

@@ -47,3 +47,9 @@ cdef int env_read_full(
 cdef int env_write_full(
     const Env* env, int fd, const uint8_t* buffer, uint64_t bytes, uint64_t offset, int* error
 ) noexcept nogil
+
+# What `allocate` does where the file system has no fallocate: writes zeros from the end of the
+# file (or `offset`, when that is behind it) to the end of the range.
+cdef int env_allocate_by_writing(
+    const Env* env, int fd, uint64_t offset, uint64_t bytes, int* error
+) noexcept nogil

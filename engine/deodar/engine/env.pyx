@@ -90,35 +90,16 @@ cdef int system_sync_data(void* _context, int fd, int* error) noexcept nogil:
 
 
 cdef int system_allocate(
-    void* context, int fd, uint64_t offset, uint64_t bytes, int* error
+    void* _context, int fd, uint64_t offset, uint64_t bytes, int* error
 ) noexcept nogil:
     cdef int result = fallocate(fd, 0, <off_t> offset, <off_t> bytes)
     while result < 0 and errno == EINTR:
         result = fallocate(fd, 0, <off_t> offset, <off_t> bytes)
     if result < 0 and errno == EOPNOTSUPP:
-        return allocate_by_writing(context, fd, offset, bytes, error)
+        return env_allocate_by_writing(&system, fd, offset, bytes, error)
     if result < 0:
         error[0] = errno
     return result
-
-
-# For file systems without fallocate: writes zeros behind the end of the file.
-cdef int allocate_by_writing(
-    void* context, int fd, uint64_t offset, uint64_t bytes, int* error
-) noexcept nogil:
-    cdef int64_t at = system_file_bytes(context, fd, error)
-    cdef int64_t end = <int64_t> (offset + bytes)
-    cdef uint64_t step
-    if at < 0:
-        return -1
-    if at < <int64_t> offset:
-        at = <int64_t> offset
-    while at < end:
-        step = <uint64_t> min(end - at, ZEROS_BYTES)
-        if env_write_full(&system, fd, zeros, step, <uint64_t> at, error) < 0:
-            return -1
-        at += <int64_t> step
-    return 0
 
 
 cdef int system_truncate(void* _context, int fd, uint64_t bytes, int* error) noexcept nogil:
@@ -210,6 +191,23 @@ cdef int env_write_full(
             error[0] = EIO
             return -1
         done += <uint64_t> step
+    return 0
+
+
+cdef int env_allocate_by_writing(
+    const Env* env, int fd, uint64_t offset, uint64_t bytes, int* error
+) noexcept nogil:
+    cdef int64_t at = env.file_bytes(env.context, fd, error)
+    cdef int64_t end = <int64_t> (offset + bytes)
+    cdef uint64_t step
+    if at < 0:
+        return -1
+    at = max(at, <int64_t> offset)
+    while at < end:
+        step = <uint64_t> min(end - at, <int64_t> ZEROS_BYTES)
+        if env_write_full(env, fd, zeros, step, <uint64_t> at, error) < 0:
+            return -1
+        at += <int64_t> step
     return 0
 
 

@@ -133,8 +133,10 @@ cdef Status arguments_check(
         return failure_set(
             failure, STATUS_INVALID, 0, "reserved_bytes", 0, "less than the regions there are"
         )
-    if strlen(directory) >= 4096 or strlen(name) >= 32:
-        return failure_set(failure, STATUS_INVALID, 0, "directory", 0, "the path is too long")
+    if strlen(directory) >= 4096:
+        return failure_set(failure, STATUS_INVALID, 0, "directory", 0, "4095 bytes at most")
+    if strlen(name) >= 32:
+        return failure_set(failure, STATUS_INVALID, 0, "name", 0, "31 bytes at most")
     return STATUS_OK
 
 
