@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from deodar.node.config import NodeConfig, split_address
 from pydantic import ValidationError
+
+from deodar.node.config import NodeConfig, split_address
 
 GOOD = {"id": "n1", "data": Path("d"), "registry": "etcd://127.0.0.1:2379"}
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from deodar.engine import Change, Item
-from deodar.node.copysource import chunks, to_change
 from hypothesis import given
 from hypothesis import strategies as st
+
+from deodar.engine import Change, Item
+from deodar.node.copysource import chunks, to_change
 
 
 @given(st.lists(st.integers(0, 50), max_size=30), st.integers(1, 100))

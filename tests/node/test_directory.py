@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from deodar.contract.keypath import Prefix
 from deodar.node.directory import Note, ShardDirectories, Verdict, judge
 from deodar.v1.cluster_pb2 import (

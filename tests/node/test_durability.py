@@ -6,6 +6,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
+
 from deodar.contract.reasons import Reason, ServiceError
 from deodar.engine import Put, ReadOnly, Store
 from deodar.node.durability import DurabilityWaiter

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
+
 from deodar.contract.keypath import Prefix
 from deodar.node.record import ShardRecords, is_move, without_move
 from deodar.registry.config import RegistryConfig
@@ -13,7 +14,7 @@ from deodar.registry.connect import open_registry
 from deodar.registry.interface import Compare, Delete, Put, Registry
 from deodar.registry.records import Keys, encode
 from deodar.v1.cluster_pb2 import SHARD_STATE_MOVING, SHARD_STATE_SERVING, ShardRecord
-from etcd_server import EtcdServer
+from tests.etcd_server import EtcdServer
 
 PREFIX = Prefix(0, 1)
 KEY = Keys("c").shard("t", PREFIX)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import grpc.aio
 import pytest
+
 from deodar.contract.keypath import path_bytes, path_of
 from deodar.contract.limits import (
     BATCH_BYTES_MAX,
@@ -21,7 +22,7 @@ from deodar.contract.reasons import Reason
 from deodar.contract.rpc_status import channel_options, error_from_operation
 from deodar.v1 import kv_pb2
 from deodar.v1.kv_pb2_grpc import KVStub
-from etcd_server import running_etcd
+from tests.etcd_server import running_etcd
 
 from .harness import refused, running_cluster
 

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+
 from deodar.contract.keypath import Prefix
 from deodar.contract.reasons import Reason, ServiceError
 from deodar.engine import Overloaded, Put, Store

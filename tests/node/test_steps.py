@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from deodar.contract.keypath import Prefix
 from deodar.engine import Store
 from deodar.node.shard import HostedShard, ShardState
