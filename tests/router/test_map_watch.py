@@ -57,8 +57,8 @@ class Watcher:
             del self.shards[shard.table, shard.prefix]
         for shard in message.shards:
             self.shards[shard.table, shard.prefix] = shard.primary
-        for node in message.removed_nodes:
-            del self.nodes[node]
+        for gone in message.removed_nodes:
+            del self.nodes[gone]
         for node in message.nodes:
             self.nodes[node.id] = node.address
         self.revision = message.map_revision
