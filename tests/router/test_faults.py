@@ -21,7 +21,7 @@ from tests.processes import wait_until
 from tests.wire import Failure, Service, connected, failure, keys_of_node
 
 DEAD_S = 1.5  # a call to a dead node has failed by then
-HUNG_S = 6.0  # a call to a node that stands still has: two pings and a last look
+HUNG_S = 5.5  # a call to a node that stands still has: two pings and a last look
 BACK_S = 15.0
 
 Get, Put = kv_pb2.GetRequest, kv_pb2.PutRequest
