@@ -20,8 +20,8 @@ class RegistryConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     url: str
-    timeout_ms: int = Field(5_000, ge=100, le=60_000)  # of one call
-    start_timeout_s: float = Field(30.0, ge=0)  # how long a start waits for the registry
+    timeout_ms: int = Field(default=5_000, ge=100, le=60_000)  # of one call
+    start_timeout_s: float = Field(default=30.0, ge=0)  # how long a start waits for the registry
     ca_file: Path | None = None
     cert_file: Path | None = None
     key_file: Path | None = None
