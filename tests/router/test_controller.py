@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from deodar.contract.keypath import Prefix
 from deodar.registry.cluster_view import ClusterState, ClusterView
 from deodar.registry.config import RegistryConfig
@@ -29,7 +30,7 @@ from deodar.v1.cluster_pb2 import (
     ShardRecord,
     TableRecord,
 )
-from etcd_server import EtcdServer, etcd
+from tests.etcd_server import EtcdServer, etcd
 
 __all__ = ["etcd"]
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import grpc
 import pytest
+
 from deodar.contract.reasons import Reason
 from deodar.v1 import kv_pb2
-
 from tests.cluster_harness import Cluster
 from tests.processes import wait_until
 from tests.wire import Failure, Service, connected, failure, keys_of_node

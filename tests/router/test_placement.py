@@ -6,6 +6,9 @@ import random
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from deodar.contract.keypath import Prefix, even_prefixes
 from deodar.registry.cluster_view import ClusterState, KeptShard
 from deodar.router.placement import Change, eligible_nodes, plan_changes, plan_creation
@@ -17,8 +20,6 @@ from deodar.v1.cluster_pb2 import (
     NodeRecord,
     ShardRecord,
 )
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 NONE: frozenset[str] = frozenset()
 
