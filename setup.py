@@ -2,7 +2,8 @@
 
 Two products are made from sources at build time: the protobuf modules of ``deodar.v1`` and the
 Cython extensions of ``deodar.engine``.  ``DEODAR_DEBUG=1`` builds the extensions with the
-engine's assertions and Cython's bounds checks on.
+engine's assertions and Cython's bounds checks on; ``DEODAR_PROBE=1`` also builds the test
+probes of ``tests/engine``, which no wheel holds.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ from setuptools.command.editable_wheel import editable_wheel
 ROOT = Path(__file__).resolve().parent
 PROTO_ROOT = ROOT / "proto"
 ENGINE = Path("engine/deodar/engine")
+PROBES = Path("tests/engine")
 DEBUG = os.environ.get("DEODAR_DEBUG") == "1"
+PROBE = os.environ.get("DEODAR_PROBE") == "1"
 
 
 def compile_protos() -> None:
@@ -65,15 +68,18 @@ def engine_extensions() -> list[Extension]:
     if DEBUG:
         flags = ["-O1", "-g", "-pthread"]
         macros.append(("DEODAR_DEBUG", "1"))
+    sources = [(f"deodar.engine.{path.stem}", path) for path in sorted(ENGINE.glob("*.pyx"))]
+    if PROBE:
+        sources += [(f"tests.engine.{path.stem}", path) for path in sorted(PROBES.glob("*.pyx"))]
     return [
         Extension(
-            f"deodar.engine.{source.stem}",
-            [str(source)],
+            name,
+            [str(path)],
             extra_compile_args=flags,
             extra_link_args=["-pthread"],
             define_macros=macros,
         )
-        for source in sorted(ENGINE.glob("*.pyx"))
+        for name, path in sources
     ]
 
 

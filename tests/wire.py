@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import grpc
+
 from deodar.contract.keypath import Prefix, path_of
 from deodar.contract.reasons import Reason
 from deodar.contract.rpc_status import channel_options, error_from_rpc

@@ -13,6 +13,13 @@ from typing import Any
 
 import grpc
 import pytest
+from google.protobuf import descriptor_pool, json_format, message_factory
+from google.rpc import error_details_pb2
+from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
+    ProtoReflectionDescriptorDatabase,
+)
+from grpc_status import rpc_status
+
 from deodar.contract.limits import (
     BATCH_OPERATIONS_MAX,
     KEY_BYTES_MAX,
@@ -21,13 +28,6 @@ from deodar.contract.limits import (
 )
 from deodar.contract.reasons import Reason
 from deodar.v1 import kv_pb2
-from google.protobuf import descriptor_pool, json_format, message_factory
-from google.rpc import error_details_pb2
-from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
-    ProtoReflectionDescriptorDatabase,
-)
-from grpc_status import rpc_status
-
 from tests.cluster_harness import Cluster
 from tests.wire import Service, connected, failure
 

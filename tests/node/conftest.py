@@ -6,7 +6,8 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from etcd_server import EtcdServer, etcd
+
+from tests.etcd_server import EtcdServer, etcd
 
 from .harness import Cluster, running_cluster
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import grpc.aio
+
 from deodar.contract.keypath import even_prefixes, path_of
 from deodar.contract.reasons import Reason, Retry, ServiceError
 from deodar.contract.rpc_status import channel_options, error_from_rpc

@@ -9,11 +9,12 @@ import socket
 from pathlib import Path
 
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
 from deodar.contract.keypath import path_of
 from deodar.contract.reasons import Reason
 from deodar.v1 import kv_pb2
-from etcd_server import EtcdServer
-from grpc_health.v1 import health_pb2, health_pb2_grpc
+from tests.etcd_server import EtcdServer
 
 from .harness import Cluster, eventually, refused
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import trustme
+
 from deodar.registry.config import RegistryConfig
 from deodar.registry.connect import open_registry
 from deodar.registry.etcd import PAGE_KEYS
@@ -29,7 +30,7 @@ from deodar.registry.interface import (
     Snapshot,
 )
 from deodar.registry.lease import now_ms
-from etcd_server import EtcdServer, free_port, running_etcd
+from tests.etcd_server import EtcdServer, free_port, running_etcd
 
 ROOT = "/deodar/test/"
 
@@ -334,18 +335,24 @@ async def test_large_histories_come_in_fragments(etcd: EtcdServer) -> None:
         port, etcd.port = etcd.port, free_port()
         await asyncio.to_thread(etcd.start)
         async with opened(etcd.url, timeout_ms=5_000) as other:
+            revisions = []
             for number in range(8):
                 puts = [Put(f"{ROOT}{number}-{half}", bytes(700_000)) for half in range(2)]
-                last = await other.commit([], puts)
+                revisions.append(await other.commit([], puts))
         await asyncio.to_thread(etcd.stop)
         etcd.port = port
         await asyncio.to_thread(etcd.start)
-        assert last is not None
-        await follower.until(last)
+        await follower.until(revisions[-1] or 0)
         await follower.close()
         assert len(follower.snapshots) == 1
-        assert len(follower.events) == 16
-        assert all(event.value == bytes(700_000) for event in follower.events)
+        large = [event for event in follower.events if event.key != ROOT + "a"]
+        assert [event.key for event in large] == [
+            f"{ROOT}{number}-{half}" for number in range(8) for half in range(2)
+        ]
+        assert [event.mod_revision for event in large] == [
+            revision for revision in revisions for _ in range(2)
+        ]
+        assert all(event.value == bytes(700_000) for event in large)
 
 
 class Certificates:

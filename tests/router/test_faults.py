@@ -12,10 +12,10 @@ from typing import Any
 
 import grpc
 import pytest
+
 from deodar.contract.limits import KEY_BYTES_MAX, VALUE_BYTES_MAX
 from deodar.contract.reasons import Reason
 from deodar.v1 import kv_pb2
-
 from tests.cluster_harness import Cluster
 from tests.processes import wait_until
 from tests.wire import Failure, Service, connected, failure, keys_of_node

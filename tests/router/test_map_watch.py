@@ -5,12 +5,13 @@ The property test plays random states through a feed and applies the messages as
 
 from __future__ import annotations
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from deodar.contract.keypath import Prefix
 from deodar.registry.cluster_view import ClusterState, KeptShard
 from deodar.router.map_watch import MapFeed
 from deodar.v1 import admin_pb2, cluster_pb2
-from hypothesis import given
-from hypothesis import strategies as st
 
 TABLES = ("default", "other")
 NODES = ("n1", "n2", "n3")

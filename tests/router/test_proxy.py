@@ -6,6 +6,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 
 import pytest
+
 from deodar.contract.reasons import Reason, ServiceError
 from deodar.router.proxy import CALL_BYTES_MAX, CALLS_MAX, Admission
 

@@ -11,10 +11,10 @@ from typing import Literal
 
 import grpc
 import pytest
+
 from deodar.contract.keypath import Prefix, path_of
 from deodar.contract.reasons import Reason
 from deodar.v1 import admin_pb2, kv_pb2
-
 from tests.cluster_harness import Cluster
 from tests.wire import Service, connected, failure, keys_of_shard, shard_name
 

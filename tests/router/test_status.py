@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from deodar.contract.keypath import Prefix
 from deodar.registry.cluster_view import ClusterState, KeptShard
 from deodar.router.status import Reports, node_statuses, shard_statuses

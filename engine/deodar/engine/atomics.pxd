@@ -38,7 +38,11 @@ cdef extern from *:
                                              __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE); }
     static inline void fence_full(void) { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
     static inline void prefetch_read(const void* p) { __builtin_prefetch(p, 0, 3); }
+    #if defined(__x86_64__) || defined(__i386__)
     static inline void spin_pause(void) { __builtin_ia32_pause(); }
+    #else
+    static inline void spin_pause(void) { __atomic_signal_fence(__ATOMIC_SEQ_CST); }
+    #endif
     #endif
     """
     unsigned long long load_acquire_u64(const uint64_t* p) noexcept nogil

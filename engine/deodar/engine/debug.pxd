@@ -12,7 +12,7 @@ cdef extern from *:
         fprintf(stderr, "%s:%d: invariant broken: %s\\n", __FILE__, __LINE__, rule); \\
         abort(); } } while (0)
     #else
-    #define check(condition, rule) do { (void)sizeof(condition); } while (0)
+    #define check(condition, rule) do { (void)sizeof(condition); (void)(rule); } while (0)
     #endif
     #endif
     """

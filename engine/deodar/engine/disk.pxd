@@ -10,6 +10,7 @@
 #     dropped the dirty pages (ATC'20 "Can Applications Recover from fsync Failures?").
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
+from .disk_aio cimport AioQueue
 from .env cimport Env
 from .status cimport Failure, Status
 
@@ -17,6 +18,10 @@ cdef enum DiskBackend:
     DISK_AUTO = 0
     DISK_AIO = 1
     DISK_PWRITE = 2
+
+cdef enum:
+    DISK_DEPTH_MAX = 1024
+    DISK_PIECE_BYTES = 1048576          # the longest write handed to the kernel at once
 
 cdef struct WriteOperation:
     int fd
@@ -29,8 +34,7 @@ cdef struct Disk:
     const Env* env
     DiskBackend backend                 # AIO or PWRITE, never AUTO
     uint32_t depth                      # operations in flight at most
-    unsigned long aio_context
-    void* control_blocks                # owned: `depth` struct iocb and as many io_event
+    AioQueue aio                        # open when backend is AIO
     # Owned by the disk thread; read by anyone with acquire order.
     uint32_t first_failure              # errno, 0 = none
     uint64_t written_bytes
@@ -38,12 +42,17 @@ cdef struct Disk:
     uint64_t syncs_count
 
 # Any failure to set AIO up falls back to PWRITE when `wanted` is AUTO, and is an error otherwise.
-cdef Status disk_open(Disk* disk, const Env* env, DiskBackend wanted, uint32_t depth, Failure* failure) noexcept nogil
+# `depth` is 1..DISK_DEPTH_MAX.
+cdef Status disk_open(
+    Disk* disk, const Env* env, DiskBackend wanted, uint32_t depth, Failure* failure
+) noexcept nogil
 cdef void disk_close(Disk* disk) noexcept nogil
 
 # Operations longer than 1 MiB are cut.  When files are open with O_DIRECT the caller keeps
 # buffer, bytes and offset multiples of PAGE_BYTES.
-cdef Status disk_write(Disk* disk, const WriteOperation* operations, size_t count, Failure* failure) noexcept nogil
+cdef Status disk_write(
+    Disk* disk, const WriteOperation* operations, size_t count, Failure* failure
+) noexcept nogil
 
 # fdatasync of `fd`.
 cdef Status disk_sync(Disk* disk, int fd, Failure* failure) noexcept nogil

@@ -7,9 +7,9 @@
 from libc.stdint cimport uint32_t, uint64_t
 
 cdef enum:
-    READER_SLOTS = 128                  # readers inside at one moment; one more spins until one leaves
+    READER_SLOTS = 128                  # readers inside at one moment; one more waits for a slot
 
-cdef packed struct ReaderSlot:
+cdef struct ReaderSlot:
     uint64_t grace_period               # 0 = free
     uint64_t[7] padding                 # one cache line a slot
 

@@ -8,8 +8,8 @@
 #     from) or FILE (private read-only mapping of its bytes on disk).
 # S3: ANONYMOUS becomes FILE only when all its bytes are durable; the exchange is one mmap over the
 #     address and readers may hold pointers across it.
-# Segment files are "<name>-%06u.segment".  Regions are preallocated on disk before they are used, so that
-# a full disk is met here and not in the middle of an epoch.
+# Segment files are "<name>-%06u.segment".  Regions are preallocated on disk before they are used,
+# so that a full disk is met here and not in the middle of an epoch.
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
 from .env cimport Env
@@ -41,32 +41,52 @@ cdef struct Space:
 # Opens the segment files that exist, and refuses a gap or a file shorter than `region_count`
 # regions need (STATUS_CORRUPT).  `region_count` is what the checkpoint or identity file says.
 # Nothing is resident yet.  `direct` is a wish: falls back to buffered files where refused.
-cdef Status space_open(Space* space, const Env* env, const char* directory, const char* name, uint32_t region_bytes, uint64_t reserved_bytes, uint32_t region_count, bint direct, Failure* failure) noexcept nogil
+cdef Status space_open(
+    Space* space,
+    const Env* env,
+    const char* directory,
+    const char* name,
+    uint32_t region_bytes,
+    uint64_t reserved_bytes,
+    uint32_t region_count,
+    bint direct,
+    Failure* failure,
+) noexcept nogil
 cdef void space_close(Space* space) noexcept nogil
 
 # Adds `count` regions at the end, preallocated on disk and ANONYMOUS (zero); `*first` is the first.
 # A new segment file is followed by a sync of the directory.  STATUS_DISK_FULL changes nothing.
-cdef Status space_extend(Space* space, uint32_t count, uint32_t* first, Failure* failure) noexcept nogil
+cdef Status space_extend(
+    Space* space, uint32_t count, uint32_t* first, Failure* failure
+) noexcept nogil
 
 # Regions that the files hold beyond what a checkpoint knew (found by size at recovery): raises
 # `region_count` up to whole regions on disk; they are ABSENT.
 cdef Status space_discover(Space* space, Failure* failure) noexcept nogil
 
 # Makes `count` existing regions ANONYMOUS and zero (to be written anew).
-cdef Status space_make_anonymous(Space* space, uint32_t region, uint32_t count, Failure* failure) noexcept nogil
+cdef Status space_make_anonymous(
+    Space* space, uint32_t region, uint32_t count, Failure* failure
+) noexcept nogil
 
 # Makes `count` existing regions ANONYMOUS with their bytes read from disk (the log's tail).
-cdef Status space_load(Space* space, uint32_t region, uint32_t count, Failure* failure) noexcept nogil
+cdef Status space_load(
+    Space* space, uint32_t region, uint32_t count, Failure* failure
+) noexcept nogil
 
 # Makes `count` regions FILE.
-cdef Status space_map_file(Space* space, uint32_t region, uint32_t count, Failure* failure) noexcept nogil
+cdef Status space_map_file(
+    Space* space, uint32_t region, uint32_t count, Failure* failure
+) noexcept nogil
 
 # Makes `count` regions ABSENT and gives their memory back.
-cdef Status space_drop(Space* space, uint32_t region, uint32_t count, Failure* failure) noexcept nogil
+cdef Status space_drop(
+    Space* space, uint32_t region, uint32_t count, Failure* failure
+) noexcept nogil
 
 # File and offset of a logical address (rule S1).
 cdef inline int space_fd(const Space* space, uint64_t address) noexcept nogil:
-    return space.segment_fds[address / space.region_bytes / space.regions_per_segment]
+    return space.segment_fds[address // space.region_bytes // space.regions_per_segment]
 
 cdef inline uint64_t space_file_offset(const Space* space, uint64_t address) noexcept nogil:
     return address % (<uint64_t> space.region_bytes * space.regions_per_segment)

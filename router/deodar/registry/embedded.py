@@ -21,12 +21,13 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 import structlog
+from google.protobuf.message import DecodeError
+
 from deodar.engine import errors
 from deodar.engine.store import Delete as StoreDelete
 from deodar.engine.store import Put as StorePut
 from deodar.engine.store import Store
 from deodar.v1.registry_pb2 import RegistryEntry
-from google.protobuf.message import DecodeError
 
 from .follow import follow
 from .interface import (
@@ -228,7 +229,8 @@ class EmbeddedRegistry:
             yield Changes(revision, events)
             if self._revision == revision:
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(changed.wait(), SIGN_OF_LIFE_S)
+                    async with asyncio.timeout(SIGN_OF_LIFE_S):
+                        await changed.wait()
 
     def _events_after(self, prefix: str, revision: int) -> Iterable[Event]:
         newer: list[tuple[Event, ...]] = []

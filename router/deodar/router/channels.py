@@ -16,6 +16,7 @@ from typing import Any, Final
 import grpc
 import grpc.aio
 import structlog
+
 from deodar.contract.rpc_status import channel_options
 
 CHANNELS_MAX: Final = 4

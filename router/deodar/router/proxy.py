@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import grpc
 import grpc.aio
+
 from deodar.contract.keypath import path_of
 from deodar.contract.reasons import Reason, ServiceError
 from deodar.v1 import kv_pb2

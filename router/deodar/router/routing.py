@@ -11,6 +11,7 @@ import asyncio
 from typing import NamedTuple
 
 import structlog
+
 from deodar.contract.limits import DEFAULT_TABLE
 from deodar.contract.reasons import Reason, ServiceError
 from deodar.contract.shardmap import Shard
