@@ -131,6 +131,14 @@ class Cluster:
         self.start_node(name, wait=wait)
         return name
 
+    def move_node(self, name: str) -> None:
+        """Gives a node that was stopped another port, for its next start."""
+        old = self.nodes[name]
+        assert not old.alive, f"{name} runs"
+        self.nodes[name] = NodeProcess(
+            name, self.registry_url, self.directory, self._node_arguments
+        )
+
     def start_node(self, name: str, *, wait: bool = True) -> None:
         """Starts a node that was stopped or killed, on its old directory and port."""
         self.nodes[name].start()

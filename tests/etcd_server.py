@@ -43,6 +43,11 @@ def _version(path: str) -> tuple[int, int]:
     return (int(match[1]), int(match[2])) if match else (0, 0)
 
 
+def _state(thread: Path) -> str:
+    """The letter that the kernel gives for a thread's state."""
+    return (thread / "stat").read_text().rpartition(")")[2].split()[0]
+
+
 def free_port() -> int:
     """A port that was free a moment ago."""
     with socket.socket() as listener:
@@ -141,6 +146,10 @@ class EtcdServer:
     def pause(self) -> None:
         """Hang it: connections stay, nothing answers."""
         self._signal(signal.SIGSTOP)
+        assert self.process is not None
+        threads = Path(f"/proc/{self.process.pid}/task")
+        while any(_state(thread) != "T" for thread in threads.iterdir()):
+            time.sleep(0.005)
 
     def resume(self) -> None:
         self._signal(signal.SIGCONT)

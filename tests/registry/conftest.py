@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
+from typing import Any, cast
 
 import grpc.aio
 import pytest
@@ -13,7 +15,7 @@ from deodar.contract.rpc_status import ErrorInterceptor, server_options
 from deodar.registry.config import RegistryConfig
 from deodar.registry.connect import open_registry
 from deodar.registry.embedded import EmbeddedRegistry
-from deodar.registry.interface import Registry
+from deodar.registry.interface import Changes, Event, Registry, Snapshot
 from deodar.registry.servicer import RegistryServicer
 from deodar.v1.registry_pb2_grpc import add_RegistryServicer_to_server
 from etcd_server import EtcdServer, etcd, running_etcd
@@ -41,6 +43,28 @@ async def served(registry: EmbeddedRegistry, port: int = 0) -> AsyncIterator[int
         yield bound
     finally:
         await server.stop(0)
+
+
+async def next_events(stream: AsyncIterator[Snapshot | Changes], count: int) -> list[Event]:
+    """The next `count` events, across signs of life."""
+    events: list[Event] = []
+    async with asyncio.timeout(10):
+        while len(events) < count:
+            step = await anext(stream)
+            assert isinstance(step, Changes)
+            events += step.events
+    return events
+
+
+async def first_snapshot(stream: AsyncIterator[Snapshot | Changes]) -> Snapshot:
+    async with asyncio.timeout(10):
+        step = await anext(stream)
+    assert isinstance(step, Snapshot)
+    return step
+
+
+def watching(registry: Registry, prefix: str) -> Any:
+    return aclosing(cast(Any, registry.watch(prefix)))
 
 
 @pytest.fixture

@@ -3,44 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import aclosing
-from typing import Any
 
 import pytest
 from deodar.registry.interface import (
     OPERATIONS_MAX,
-    Changes,
     Compare,
     Delete,
-    Event,
     LeaseLost,
     Put,
     Registry,
-    Snapshot,
 )
 
-
-async def next_events(stream: AsyncIterator[Snapshot | Changes], count: int) -> list[Event]:
-    """The next `count` events, across signs of life."""
-    events: list[Event] = []
-    async with asyncio.timeout(10):
-        while len(events) < count:
-            step = await anext(stream)
-            assert isinstance(step, Changes)
-            events += step.events
-    return events
-
-
-async def first_snapshot(stream: AsyncIterator[Snapshot | Changes]) -> Snapshot:
-    async with asyncio.timeout(10):
-        step = await anext(stream)
-    assert isinstance(step, Snapshot)
-    return step
-
-
-def watching(registry: Registry, prefix: str) -> Any:
-    return aclosing(registry.watch(prefix))  # type: ignore[type-var]
+from .conftest import first_snapshot, next_events, watching
 
 
 async def test_compare_and_set(registry: Registry, root: str) -> None:

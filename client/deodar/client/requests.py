@@ -20,7 +20,7 @@ from .records import Delete, Durability, Put
 UINT64_MAX: Final = 2**64 - 1
 INT64_MAX: Final = 2**63 - 1
 
-_DURABILITIES: Final[dict[str | None, pb.Durability]] = {
+_DURABILITIES: Final[dict[str | None, pb.Durability.ValueType]] = {
     None: pb.DURABILITY_UNSPECIFIED,
     "buffered": pb.DURABILITY_BUFFERED,
     "replicated": pb.DURABILITY_REPLICATED,
@@ -74,7 +74,7 @@ def checked_table(table: object) -> str:
     return table
 
 
-def checked_durability(durability: object) -> pb.Durability:
+def checked_durability(durability: object) -> pb.Durability.ValueType:
     if durability is not None and not isinstance(durability, str):
         raise TypeError(f"durability must be a str, not {type(durability).__name__}")
     if durability not in _DURABILITIES:

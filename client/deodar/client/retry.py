@@ -1,7 +1,7 @@
 """Whether a failed attempt is made again, and when: the same rules as a router's.
 
 - A server's word that means "elsewhere" or "in a moment" (Retry.REROUTE) is repeated with a newer
-  map until the deadline; nothing was done.
+  map until the deadline; nothing was done, so what the caller sees then is SHARD_UNAVAILABLE.
 - A server that cannot be reached is passed by: a node by way of a router, a router by the next one.
   When no router can be reached for `CONNECT_S`, the call ends.
 - A repeatable call whose answer was lost is made again.  A write is not: its outcome is unknown.
@@ -73,6 +73,11 @@ class Attempts:
         return pause
 
     def _pause(self, seconds: float, error: ServiceError) -> Pause:
-        if self.remaining_s <= seconds:
+        if self.remaining_s > seconds:
+            return Pause(seconds, self.newer_than)
+        if error.rule.retry is not Retry.REROUTE:
             raise error_of(error)
-        return Pause(seconds, self.newer_than)
+        cause = error.metadata | {"cause": error.reason.value}
+        raise error_of(
+            ServiceError(Reason.SHARD_UNAVAILABLE, f"not served in time: {error.message}", cause)
+        )

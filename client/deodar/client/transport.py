@@ -8,10 +8,11 @@ import random
 import threading
 import time
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import grpc
 
+from deodar.contract.rpc_status import FailedCall
 from deodar.v1 import admin_pb2, kv_pb2
 
 from .errors import Closed
@@ -30,49 +31,38 @@ from .wire import (
     unreached,
 )
 
-_READY: Final = grpc.ChannelConnectivity.READY
-_GONE: Final = (grpc.ChannelConnectivity.TRANSIENT_FAILURE, grpc.ChannelConnectivity.SHUTDOWN)
-
-
-def _knock(_state: grpc.ChannelConnectivity) -> None:
-    """Subscribing it makes an idle channel connect."""
+_READY: Final = grpc.ChannelConnectivity.READY.value[0]
+# A call that any of our servers answers; an idle channel connects for it at once.
+_KNOCK: Final = "/grpc.health.v1.Health/Check"
+_NOT_THERE: Final = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
 
 
 class Connection:
     """One channel, and whether it stands."""
 
     def __init__(self, address: str) -> None:
-        self.address = address
         self._channel = grpc.insecure_channel(address, OPTIONS)
         self.stubs: dict[str, Any] = {name: stub(self._channel) for name, stub in STUBS.items()}
-        # Guarded by `_changed`; read without it where a stale value does no harm.
-        self._state = grpc.ChannelConnectivity.IDLE
-        self._changed = threading.Condition()
-        self._channel.subscribe(self._note, try_to_connect=True)
+        self._knock: Any = self._channel.unary_unary(_KNOCK)
+        # The state as gRPC's core has it.  The public way to it, `subscribe`, polls from a thread
+        # for each channel and holds up the close of the channel by its period.
+        self._state: Any = self._channel._channel.check_connectivity_state  # type: ignore[attr-defined]
 
     def wait_ready(self, seconds: float) -> bool:
         """Whether the connection stands; waits while it is being made."""
-        if self._state is _READY:
+        if self._state(False) == _READY:
             return True
-        with self._changed:
-            if self._state is grpc.ChannelConnectivity.IDLE:
-                self._channel.subscribe(_knock, try_to_connect=True)
-                self._channel.unsubscribe(_knock)
-            self._changed.wait_for(lambda: self._state is _READY or self._state in _GONE, seconds)
-            return self._state is _READY
+        try:
+            self._knock(b"", timeout=seconds)
+        except grpc.RpcError as error:
+            return cast(FailedCall, error).code() not in _NOT_THERE
+        return True
 
     def method(self, method: Method) -> Any:
         return getattr(self.stubs[method.service], method.name)
 
     def close(self) -> None:
-        self._channel.unsubscribe(self._note)
         self._channel.close()
-        self._note(grpc.ChannelConnectivity.SHUTDOWN)
-
-    def _note(self, state: grpc.ChannelConnectivity) -> None:
-        with self._changed:
-            self._state = state
-            self._changed.notify_all()
 
 
 class Transport:
@@ -95,20 +85,26 @@ class Transport:
         self._map_stream: Any = None
 
     def send(self, calls: tuple[Call, ...]) -> list[Outcome]:
-        if len(calls) == 1:
-            return [self._call(calls[0])]
-        started = [self._start(call) for call in calls]
-        return [
-            future if isinstance(future, Failure) else self._finish(call, future)
-            for call, future in zip(calls, started, strict=True)
-        ]
+        try:
+            if len(calls) == 1:
+                return [self._call(calls[0])]
+            started = [self._start(call) for call in calls]
+            return [
+                future if isinstance(future, Failure) else self._finish(call, future)
+                for call, future in zip(calls, started, strict=True)
+            ]
+        except ValueError as error:  # gRPC's word for a channel that was closed meanwhile
+            raise Closed(str(error)) from error
 
     def pages(self, stream: Stream) -> Iterator[kv_pb2.ScanResponse]:
         """The answers of a Scan; raises grpc.RpcError, or Unreached when nothing was sent."""
         connection = self._connection(stream.target.address)
-        if not connection.wait_ready(min(READY_S, stream.timeout_s)):
-            raise Unreached(stream.target.address)
-        call = self._guard(connection.stubs["KV"].Scan, stream.request, stream.timeout_s)
+        try:
+            if not connection.wait_ready(min(READY_S, stream.timeout_s)):
+                raise Unreached(stream.target.address)
+            call = connection.stubs["KV"].Scan(stream.request, timeout=stream.timeout_s)
+        except ValueError as error:
+            raise Closed(str(error)) from error
         try:
             yield from call
         finally:
@@ -166,13 +162,6 @@ class Transport:
                     self._follower.start()
         return group[next(self._turn) % len(group)] if len(group) > 1 else group[0]
 
-    def _guard(self, method: Any, request: Any, timeout_s: float) -> Any:
-        try:
-            return method(request, timeout=timeout_s)
-        except ValueError as error:  # gRPC's word for a channel that was closed meanwhile
-            self._check_open()
-            raise Closed(str(error)) from error
-
     def _ready(self, call: Call) -> tuple[Connection, float] | Outcome:
         """The connection for a call and the seconds left for it, or why there is none."""
         begun = time.monotonic()
@@ -190,7 +179,7 @@ class Transport:
             return ready
         connection, seconds = ready
         try:
-            return self._guard(connection.method(call.method), call.request, seconds)
+            return connection.method(call.method)(call.request, timeout=seconds)
         except grpc.RpcError as error:
             return failure_of(error, repeatable=call.method.repeatable)
 
@@ -200,7 +189,7 @@ class Transport:
         if not isinstance(ready, tuple):
             return ready
         connection, seconds = ready
-        return self._guard(connection.method(call.method).future, call.request, seconds)
+        return connection.method(call.method).future(call.request, timeout=seconds)
 
     def _finish(self, call: Call, future: Any) -> Outcome:
         try:

@@ -180,7 +180,8 @@ class ClusterView:
                 self._records[entry.key] = known
             else:
                 self._put(entry)
-        self._advance(snapshot.revision)
+        if snapshot.revision != self._revision or self._records != old:
+            self._advance(snapshot.revision)
 
     def _apply(self, changes: Changes) -> None:
         events = [event for event in changes.events if event.mod_revision > self._revision]

@@ -228,7 +228,8 @@ class EmbeddedRegistry:
             yield Changes(revision, events)
             if self._revision == revision:
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(changed.wait(), SIGN_OF_LIFE_S)
+                    async with asyncio.timeout(SIGN_OF_LIFE_S):
+                        await changed.wait()
 
     def _events_after(self, prefix: str, revision: int) -> Iterable[Event]:
         newer: list[tuple[Event, ...]] = []

@@ -112,4 +112,5 @@ class KeptLease:
         """Until the time is over, the lease is revoked, or its end."""
         until_end_ms = max(0.0, self._end_ms - now_ms())
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._lost.wait(), min(milliseconds, until_end_ms) / 1000)
+            async with asyncio.timeout(min(milliseconds, until_end_ms) / 1000):
+                await self._lost.wait()

@@ -25,7 +25,8 @@ async def channel_ready(channel: grpc.aio.Channel, timeout_ms: float) -> bool:
         if state is grpc.ChannelConnectivity.TRANSIENT_FAILURE or left_ms <= 0:
             return False
         try:
-            await asyncio.wait_for(channel.wait_for_state_change(state), left_ms / 1000)
+            async with asyncio.timeout(left_ms / 1000):
+                await channel.wait_for_state_change(state)
         except TimeoutError:
             return False
         state = channel.get_state(try_to_connect=True)

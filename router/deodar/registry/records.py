@@ -87,8 +87,17 @@ class Keys:
     def shard(self, table: str, prefix: Prefix) -> str:
         return f"{self.shards}{check_name(table, 'table')}/{prefix}"
 
-    def shard_of(self, record: ShardRecord) -> str:
-        return self.shard(record.table, record_prefix(record))
+    def of(self, record: NodeRecord | MemberRecord | TableRecord | ShardRecord) -> str:
+        """Where a record belongs; raises ValueError when it names no valid place."""
+        match record:
+            case NodeRecord():
+                return self.node(record.id)
+            case MemberRecord():
+                return self.member(record.id)
+            case TableRecord():
+                return self.table(record.name)
+            case _:
+                return self.shard(record.table, record_prefix(record))
 
 
 def encode(record: Record) -> bytes:
@@ -98,12 +107,16 @@ def encode(record: Record) -> bytes:
 
 
 def decode(kind: type[Record], key: str, value: bytes) -> Record:
-    """The record in `value`; raises BadRecord naming the key.  Unknown fields are refused."""
+    """The record in `value`; raises BadRecord naming the key.
+
+    Unknown fields, and a record whose name is not the key's, are refused.
+    """
     record = kind()
     try:
         json_format.Parse(value, record)
-        if isinstance(record, ShardRecord):
-            record_prefix(record)
-    except (json_format.ParseError, UnicodeDecodeError, ValueError) as error:
+        place = Keys(key.split("/")[2] if key.startswith("/deodar/") else "").of(record)
+    except (json_format.ParseError, ValueError) as error:
         raise BadRecord(f"{key}: not a {kind.__name__}: {error}") from error
+    if place != key:
+        raise BadRecord(f"{key}: holds the record of {place}")
     return record

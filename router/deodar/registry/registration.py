@@ -37,15 +37,15 @@ _CLAIM_ATTEMPTS: Final = 5
 _log = structlog.get_logger(__name__)
 
 
-def node_identity(value: bytes) -> str:
+def node_identity(key: str, value: bytes) -> str:
     """The identity in a NodeRecord; raises BadRecord."""
-    return decode(NodeRecord, "node record", value).identity
+    return decode(NodeRecord, key, value).identity
 
 
 class Registration:
     """Keeps `key` at `make_value()` under a lease of `ttl_ms`.
 
-    `identity_of` tells whose record a value is; a record of the same identity is taken over, as
+    `identity_of(key, value)` tells whose record it is; one of the same identity is taken over, as
     after a restart.
     """
 
@@ -56,7 +56,7 @@ class Registration:
         make_value: Callable[[], bytes],
         ttl_ms: int,
         *,
-        identity_of: Callable[[bytes], str] = node_identity,
+        identity_of: Callable[[str, bytes], str] = node_identity,
     ) -> None:
         self._registry = registry
         self._key = key
@@ -120,7 +120,8 @@ class Registration:
         """Returns when the lease is lost or the key is no longer ours."""
         while not lease.lost:
             with suppress(TimeoutError):
-                await asyncio.wait_for(lease.wait_lost(), self._ttl_ms * CHECK_TTLS / 1000)
+                async with asyncio.timeout(self._ttl_ms * CHECK_TTLS / 1000):
+                    await lease.wait_lost()
                 return
             try:
                 entry = await self._registry.get(self._key)
@@ -159,10 +160,10 @@ class Registration:
 
     def _check_owner(self, held: bytes, ours: bytes) -> None:
         try:
-            holder = self._identity_of(held)
+            holder = self._identity_of(self._key, held)
         except BadRecord as error:
             raise HeldByAnother(f"{self._key} holds something else: {error}") from error
-        if holder != self._identity_of(ours):
+        if holder != self._identity_of(self._key, ours):
             raise HeldByAnother(f"{self._key} belongs to identity {holder}")
 
     def _log_end(self, task: asyncio.Task[None]) -> None:

@@ -145,7 +145,8 @@ class RemoteRegistry:
         try:
             while True:
                 # A read that is cut short ends the call, which is what silence deserves.
-                answer: Any = await asyncio.wait_for(call.read(), SILENCE_MS / 1000)
+                async with asyncio.timeout(SILENCE_MS / 1000):
+                    answer: Any = await call.read()
                 if answer is grpc.aio.EOF:
                     raise RegistryUnavailable(f"{self._address} ended the watch of {prefix}")
                 yield Changes(answer.revision, tuple(_event(event) for event in answer.events))
