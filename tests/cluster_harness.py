@@ -21,8 +21,8 @@ from types import TracebackType
 from typing import Literal, Self
 
 import grpc
-from deodar.v1 import admin_pb2, admin_pb2_grpc
 
+from deodar.v1 import admin_pb2, admin_pb2_grpc
 from tests.etcd_server import EtcdServer
 from tests.processes import POLL_S, Process, free_port
 

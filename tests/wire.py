@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import grpc
+
 from deodar.contract.keypath import Prefix, path_of
 from deodar.contract.reasons import Reason
 from deodar.contract.rpc_status import channel_options, error_from_rpc
@@ -41,7 +42,7 @@ def failure(call: Callable[[], Any]) -> Failure:
         answer = call()
     except grpc.RpcError as raised:
         error = error_from_rpc(raised)
-        code = raised.code()  # type: ignore[attr-defined]
+        code = raised.code()
         assert error.rule.code == code.value[0], f"{code} does not go with {error.reason}: {error}"
         return Failure(code, error.reason, error.message, error.metadata)
     raise AssertionError(f"the call did not fail: {str(answer)[:200]}")
@@ -50,6 +51,13 @@ def failure(call: Callable[[], Any]) -> Failure:
 def shard_name(shard: admin_pb2.ShardStatus) -> str:
     prefix = Prefix.from_bytes(shard.shard.prefix, shard.shard.prefix_bits)
     return f"{shard.shard.table}/{prefix}"
+
+
+def keys_of_shard(shard: admin_pb2.ShardStatus) -> Iterator[bytes]:
+    """Keys k0, k1, ... that live in the shard, without end."""
+    prefix = Prefix.from_bytes(shard.shard.prefix, shard.shard.prefix_bits)
+    keys = (b"k%d" % number for number in itertools.count())
+    return (key for key in keys if prefix.contains(path_of(key)))
 
 
 def keys_of_node(status: admin_pb2.ClusterStatusResponse, node: str) -> Iterator[bytes]:

@@ -6,6 +6,7 @@ import inspect
 
 import grpc
 import pytest
+
 from deodar.contract.reasons import RULES, Code, Reason, Retry, ServiceError
 from deodar.engine import errors as engine
 from deodar.node.errors import TABLE, service_error

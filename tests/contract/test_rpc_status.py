@@ -8,6 +8,8 @@ from collections.abc import AsyncIterator, Awaitable
 import grpc
 import grpc.aio
 import pytest
+from google.rpc.error_details_pb2 import BadRequest, RetryInfo
+
 from deodar.contract.limits import MESSAGE_BYTES_MAX
 from deodar.contract.reasons import RULES, Reason, ServiceError
 from deodar.contract.rpc_status import (
@@ -22,7 +24,6 @@ from deodar.contract.rpc_status import (
     server_options,
 )
 from deodar.v1 import kv_pb2, kv_pb2_grpc
-from google.rpc.error_details_pb2 import BadRequest, RetryInfo
 
 
 class FailingKV(kv_pb2_grpc.KVServicer):

@@ -7,10 +7,19 @@ its own.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
 
 import grpc
 import pytest
+from google.protobuf import descriptor_pool, json_format, message_factory
+from google.rpc import error_details_pb2
+from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
+    ProtoReflectionDescriptorDatabase,
+)
+from grpc_status import rpc_status
+
 from deodar.contract.limits import (
     BATCH_OPERATIONS_MAX,
     KEY_BYTES_MAX,
@@ -19,13 +28,6 @@ from deodar.contract.limits import (
 )
 from deodar.contract.reasons import Reason
 from deodar.v1 import kv_pb2
-from google.protobuf import descriptor_pool, json_format, message_factory
-from google.rpc import error_details_pb2
-from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
-    ProtoReflectionDescriptorDatabase,
-)
-from grpc_status import rpc_status
-
 from tests.cluster_harness import Cluster
 from tests.wire import Service, connected, failure
 
@@ -36,7 +38,9 @@ Operation = kv_pb2.WriteOperation
 
 
 @pytest.fixture(scope="module", params=["embedded", "etcd"])
-def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> object:
+def cluster(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Cluster]:
     with Cluster(tmp_path_factory.mktemp("cluster"), nodes=2, registry=request.param) as running:
         yield running
 
@@ -56,8 +60,8 @@ def name() -> bytes:
     return b"key-%d" % next(_numbers)
 
 
-def put(key: bytes, value: bytes = b"", **conditions: int) -> Operation:
-    return Operation(put=Operation.Put(key=key, value=value, **conditions))
+def put(key: bytes, value: bytes = b"", if_version: int | None = None) -> Operation:
+    return Operation(put=Operation.Put(key=key, value=value, if_version=if_version))
 
 
 def test_put_get_delete(service: Service, name: bytes) -> None:
@@ -129,12 +133,19 @@ def test_expiry(service: Service, name: bytes) -> None:
     left = service.kv.Get(Get(key=name)).record.ttl_ms
     assert TTL_MS_MAX - 60_000 < left <= TTL_MS_MAX
     for ttl_ms in (0, TTL_MS_MAX + 1, 2**63 - 1, 2**64 - 1):
-        bad = failure(lambda ttl_ms=ttl_ms: service.kv.Put(Put(key=name, ttl_ms=ttl_ms)))
+        bad = failure(partial(service.kv.Put, Put(key=name, ttl_ms=ttl_ms)))
         assert bad.metadata["field"] == "ttl_ms"
     assert service.kv.Get(Get(key=name)).record.value == b"a"
 
 
-def calls_with_key(service: Service, key: bytes) -> dict[str, object]:
+def raw_call(service: Service, path: str, request: bytes) -> Any:
+    channel: Any = service.channel
+    if path.endswith(("/Scan", "/WatchShardMap")):
+        return list(channel.unary_stream(path)(request, timeout=5))
+    return channel.unary_unary(path)(request, timeout=5)
+
+
+def calls_with_key(service: Service, key: bytes) -> dict[str, Callable[[], object]]:
     """A call of every method that takes a key, and the field that a bad key is named by."""
     kv = service.kv
     operation = [put(b"good"), put(key)]
@@ -153,7 +164,7 @@ def calls_with_key(service: Service, key: bytes) -> dict[str, object]:
 @pytest.mark.parametrize("size", [0, KEY_BYTES_MAX + 1])
 def test_a_bad_key_is_refused_alike_by_every_call(service: Service, size: int) -> None:
     for what, call in calls_with_key(service, b"k" * size).items():
-        refused = failure(call)  # type: ignore[arg-type]
+        refused = failure(call)
         assert refused.code is grpc.StatusCode.INVALID_ARGUMENT, what
         assert refused.reason is Reason.INVALID_FIELD, what
         assert refused.metadata["field"] == what.split()[1]
@@ -198,22 +209,14 @@ def test_the_largest_value_passes_and_one_more_byte_does_not(service: Service, n
     ["Get", "Put", "Delete", "Increment", "BatchGet", "BatchWrite", "Sync", "Scan"],
 )
 def test_malformed_bytes_are_an_invalid_argument(service: Service, method: str) -> None:
-    path = f"/deodar.v1.KV/{method}"
-    if method == "Scan":
-        refused = failure(lambda: list(service.channel.unary_stream(path)(b"\xff\xff", timeout=5)))
-    else:
-        refused = failure(lambda: service.channel.unary_unary(path)(b"\xff\xff", timeout=5))
+    refused = failure(lambda: raw_call(service, f"/deodar.v1.KV/{method}", b"\xff\xff"))
     assert refused.code is grpc.StatusCode.INVALID_ARGUMENT
     assert refused.metadata["field"] == "request"
 
 
 @pytest.mark.parametrize("method", ["ClusterStatus", "SetDraining", "MoveShard", "WatchShardMap"])
 def test_malformed_bytes_to_the_admin_service(service: Service, method: str) -> None:
-    path = f"/deodar.v1.Admin/{method}"
-    if method == "WatchShardMap":
-        refused = failure(lambda: list(service.channel.unary_stream(path)(b"\xff\xff", timeout=5)))
-    else:
-        refused = failure(lambda: service.channel.unary_unary(path)(b"\xff\xff", timeout=5))
+    refused = failure(lambda: raw_call(service, f"/deodar.v1.Admin/{method}", b"\xff\xff"))
     assert refused.metadata["field"] == "request"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
+import itertools
 import signal
 import subprocess
 import sys
@@ -33,15 +33,16 @@ from deodar.v1.cluster_pb2 import (
 )
 
 START_TIMEOUT_S = 30.0
-CLUSTER = "test"
 T = TypeVar("T")
+_numbers = itertools.count()
 
 
 class NodeProcess:
     """One node; `start` after `kill` or `stop` goes on with the same data."""
 
-    def __init__(self, node: str, directory: Path, registry: str) -> None:
+    def __init__(self, node: str, directory: Path, registry: str, cluster: str) -> None:
         self.node = node
+        self.cluster = cluster
         self.data = directory / node
         self.log = directory / f"{node}.log"
         self.registry = registry
@@ -55,7 +56,7 @@ class NodeProcess:
             *("--data", str(self.data)),
             *("--listen", "127.0.0.1:0"),
             *("--registry", self.registry),
-            *("--cluster", CLUSTER),
+            *("--cluster", self.cluster),
             *("--lease-ttl-ms", "2000"),
             *extra,
         ]
@@ -93,17 +94,22 @@ class NodeProcess:
 class Cluster:
     """Nodes, the registry as the test sees it, and channels to the nodes."""
 
-    def __init__(self, registry: Registry, url: str, directory: Path) -> None:
+    def __init__(self, registry: Registry, url: str, directory: Path, name: str) -> None:
         self.registry = registry
+        self.name = name
         self.url = url
         self.directory = directory
-        self.keys = Keys(CLUSTER)
-        self.view = ClusterView(registry, CLUSTER)
+        self.keys = Keys(name)
+        self.view = ClusterView(registry, name)
         self.nodes: dict[str, NodeProcess] = {}
         self._channels: dict[str, grpc.aio.Channel] = {}
 
+    def process(self, node: str, directory: Path | None = None) -> NodeProcess:
+        """A node's process, not started."""
+        return NodeProcess(node, directory or self.directory, self.url, self.name)
+
     def add(self, node: str, *extra: str) -> NodeProcess:
-        process = self.nodes.setdefault(node, NodeProcess(node, self.directory, self.url))
+        process = self.nodes.setdefault(node, self.process(node))
         process.start(*extra)
         return process
 
@@ -270,8 +276,9 @@ class Cluster:
 
 @asynccontextmanager
 async def running_cluster(url: str, directory: Path) -> AsyncIterator[Cluster]:
+    """A cluster under a name of its own, without nodes yet."""
     registry = await open_registry(RegistryConfig(url=url, timeout_ms=2_000))
-    cluster = Cluster(registry, url, directory)
+    cluster = Cluster(registry, url, directory, f"test-{next(_numbers)}")
     try:
         await cluster.view.start()
         yield cluster
@@ -303,11 +310,3 @@ async def refused(call: Awaitable[T]) -> ServiceError:
     except ServiceError as error:
         return error
     raise AssertionError("the call succeeded")
-
-
-def alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True

@@ -22,34 +22,30 @@ from deodar.contract.reasons import Reason
 from deodar.contract.rpc_status import channel_options, error_from_operation
 from deodar.v1 import kv_pb2
 from deodar.v1.kv_pb2_grpc import KVStub
-from tests.etcd_server import running_etcd
+from tests.etcd_server import EtcdServer
 
-from .harness import refused, running_cluster
+from .harness import NodeProcess, refused, running_cluster
 
 INT64_MAX = 2**63 - 1
 HALF = 1 << 127
 
 
 @pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def address(tmp_path_factory: pytest.TempPathFactory, shared_etcd: EtcdServer) -> Iterator[str]:
     """A node that has both shards of the table; keys are the tests' own."""
     directory: Path = tmp_path_factory.mktemp("node")
 
-    async def start(url: str) -> tuple[str, int]:
-        async with running_cluster(url, directory) as cluster:
+    async def start() -> tuple[str, NodeProcess]:
+        async with running_cluster(shared_etcd.url, directory) as cluster:
             names = await cluster.make_shards(1, "n1")
-            node = cluster.add("n1")
+            cluster.add("n1")
             await cluster.up("n1")
             await cluster.serving(*names)
-            assert node.process is not None
-            started.append(cluster.nodes.pop("n1"))
-            return cluster.address("n1"), node.process.pid
+            return cluster.address("n1"), cluster.nodes.pop("n1")
 
-    started: list = []
-    with running_etcd(directory / "etcd") as etcd:
-        found, _ = asyncio.run(start(etcd.url))
-        yield found
-        assert started[0].stop() == 0, started[0].text()
+    found, node = asyncio.run(start())
+    yield found
+    assert node.stop() == 0, node.text()
 
 
 @pytest.fixture

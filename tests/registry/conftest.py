@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import grpc.aio
 import pytest
+
 from deodar.contract.rpc_status import ErrorInterceptor, server_options
 from deodar.registry.config import RegistryConfig
 from deodar.registry.connect import open_registry
@@ -18,7 +19,7 @@ from deodar.registry.embedded import EmbeddedRegistry
 from deodar.registry.interface import Changes, Event, Registry, Snapshot
 from deodar.registry.servicer import RegistryServicer
 from deodar.v1.registry_pb2_grpc import add_RegistryServicer_to_server
-from etcd_server import EtcdServer, etcd, running_etcd
+from tests.etcd_server import EtcdServer, etcd, running_etcd
 
 __all__ = ["etcd"]
 

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+
 from deodar.contract.keypath import Prefix
 from deodar.registry.cluster_view import ClusterState, ClusterView
 from deodar.registry.config import RegistryConfig
@@ -22,7 +23,7 @@ from deodar.v1.cluster_pb2 import (
     ShardRecord,
     TableRecord,
 )
-from etcd_server import EtcdServer
+from tests.etcd_server import EtcdServer
 
 
 def shard(prefix: Prefix, primary: str, **fields: object) -> ShardRecord:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from deodar.registry.config import RegistryConfig
 from pydantic import ValidationError
+
+from deodar.registry.config import RegistryConfig
 
 
 def test_urls() -> None:

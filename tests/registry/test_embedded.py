@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from deodar.engine import errors
 from deodar.engine.store import Put as StorePut
 from deodar.engine.store import Store

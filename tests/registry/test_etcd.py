@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import trustme
+
 from deodar.registry.config import RegistryConfig
 from deodar.registry.connect import open_registry
 from deodar.registry.etcd import PAGE_KEYS
@@ -29,7 +30,7 @@ from deodar.registry.interface import (
     Snapshot,
 )
 from deodar.registry.lease import now_ms
-from etcd_server import EtcdServer, free_port, running_etcd
+from tests.etcd_server import EtcdServer, free_port, running_etcd
 
 ROOT = "/deodar/test/"
 

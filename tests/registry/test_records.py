@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+
 from deodar.contract.keypath import Prefix
 from deodar.registry.interface import BadRecord
 from deodar.registry.records import Keys, check_name, decode, encode, record_shard_name

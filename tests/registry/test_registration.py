@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+
 from deodar.registry import registration as module
 from deodar.registry.config import RegistryConfig
 from deodar.registry.connect import open_registry
@@ -23,7 +24,7 @@ from deodar.registry.interface import (
 from deodar.registry.records import Keys, decode, encode
 from deodar.registry.registration import Registration
 from deodar.v1.cluster_pb2 import NodeRecord
-from etcd_server import EtcdServer
+from tests.etcd_server import EtcdServer
 
 KEY = Keys("test").node("n1")
 TTL_MS = 2_000

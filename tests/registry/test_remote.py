@@ -6,11 +6,12 @@ import asyncio
 from pathlib import Path
 
 import pytest
+
 from deodar.registry.config import RegistryConfig
 from deodar.registry.connect import open_registry
 from deodar.registry.embedded import EmbeddedRegistry
 from deodar.registry.interface import Put, RegistryUnavailable
-from etcd_server import free_port
+from tests.etcd_server import free_port
 
 from .conftest import first_snapshot, next_events, served, watching
 

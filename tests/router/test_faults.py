@@ -8,18 +8,20 @@ import time
 from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
+
+from deodar.contract.limits import KEY_BYTES_MAX, VALUE_BYTES_MAX
 from deodar.contract.reasons import Reason
 from deodar.v1 import kv_pb2
-
 from tests.cluster_harness import Cluster
 from tests.processes import wait_until
 from tests.wire import Failure, Service, connected, failure, keys_of_node
 
 DEAD_S = 1.5  # a call to a dead node has failed by then
-HUNG_S = 6.0  # a call to a node that stands still has: two pings and a last look
+HUNG_S = 5.5  # a call to a node that stands still has: two pings and a last look
 BACK_S = 15.0
 
 Get, Put = kv_pb2.GetRequest, kv_pb2.PutRequest
@@ -157,6 +159,29 @@ def test_a_node_that_stands_still_is_noticed(cluster: Cluster, service: Service)
     wait_answers(calls["read"], "the node answers again")
 
 
+def test_what_breaks_a_bound_is_refused_without_a_node(cluster: Cluster, service: Service) -> None:
+    """With every node dead a bad request still is an INVALID_ARGUMENT: nothing was forwarded."""
+    for node in cluster.nodes.values():
+        node.kill()
+    kv = service.kv
+    long_key, long_value = bytes(KEY_BYTES_MAX + 1), bytes(VALUE_BYTES_MAX + 1)
+    bad_put = kv_pb2.WriteOperation(put=kv_pb2.WriteOperation.Put(key=b"k", value=long_value))
+    channel: Any = service.channel
+    for call in (
+        lambda: kv.Get(Get()),
+        lambda: kv.Get(Get(key=long_key)),
+        lambda: kv.Put(Put(key=b"k", value=long_value)),
+        lambda: kv.Delete(kv_pb2.DeleteRequest()),
+        lambda: kv.Increment(kv_pb2.IncrementRequest()),
+        lambda: kv.BatchGet(kv_pb2.BatchGetRequest(keys=[b"k", b""])),
+        lambda: kv.BatchWrite(kv_pb2.BatchWriteRequest(operations=[bad_put])),
+        lambda: list(kv.Scan(kv_pb2.ScanRequest(cursor=b"short"))),
+        lambda: channel.unary_unary("/deodar.v1.KV/Get")(b"\xff\xff"),
+        lambda: channel.unary_unary("/deodar.v1.KV/Put")(b"\x0a\x05ab"),
+    ):
+        assert failure(call).reason is Reason.INVALID_FIELD
+
+
 def test_a_deadline_shorter_than_the_wait_is_kept(cluster: Cluster, service: Service) -> None:
     (key,) = keys_on(cluster, "n2", 1)
     service.kv.Get(Get(key=key))
@@ -215,7 +240,7 @@ def test_a_stopped_router_lets_calls_finish(cluster: Cluster, service: Service) 
                 service.kv.Increment(kv_pb2.IncrementRequest(key=key, delta=1), timeout=5)
                 total += 1
             except grpc.RpcError as error:
-                endings.append(error.code())  # type: ignore[attr-defined]
+                endings.append(error.code())
 
     writer = threading.Thread(target=write)
     writer.start()

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import grpc
 import pytest
-from deodar.v1 import admin_pb2, admin_pb2_grpc
 from google.protobuf import descriptor_pool, json_format, message_factory
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
     ProtoReflectionDescriptorDatabase,
 )
 
+from deodar.v1 import admin_pb2, admin_pb2_grpc
 from tests.etcd_server import EtcdServer, running_etcd
 from tests.processes import Process, free_port, wait_until
 

@@ -5,12 +5,13 @@ The property test plays random states through a feed and applies the messages as
 
 from __future__ import annotations
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from deodar.contract.keypath import Prefix
 from deodar.registry.cluster_view import ClusterState, KeptShard
 from deodar.router.map_watch import MapFeed
 from deodar.v1 import admin_pb2, cluster_pb2
-from hypothesis import given
-from hypothesis import strategies as st
 
 TABLES = ("default", "other")
 NODES = ("n1", "n2", "n3")
@@ -57,8 +58,8 @@ class Watcher:
             del self.shards[shard.table, shard.prefix]
         for shard in message.shards:
             self.shards[shard.table, shard.prefix] = shard.primary
-        for node in message.removed_nodes:
-            del self.nodes[node]
+        for gone in message.removed_nodes:
+            del self.nodes[gone]
         for node in message.nodes:
             self.nodes[node.id] = node.address
         self.revision = message.map_revision

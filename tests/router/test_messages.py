@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+
 from deodar.contract.limits import (
     BATCH_BYTES_MAX,
     BATCH_OPERATIONS_MAX,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
+
 from deodar.contract.reasons import RULES, Reason, Retry, ServiceError
 from deodar.router.retry import (
     CALL_S,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from deodar.contract.keypath import Prefix
 from deodar.registry.cluster_view import ClusterState, KeptShard
 from deodar.router.status import Reports, node_statuses, shard_statuses
@@ -42,8 +43,12 @@ def state(
     )
 
 
-def says(word: str, **facts: int) -> dict[str, replication_pb2.NodeShard]:
-    return {NAME: replication_pb2.NodeShard(state=word, reason=f"why {word}", **facts)}
+def says(
+    word: str, keys: int = 0, size: int = 0, moved_keys: int = 0
+) -> dict[str, replication_pb2.NodeShard]:
+    shard = replication_pb2.NodeShard(state=word, reason=f"why {word}")
+    shard.keys, shard.bytes, shard.moved_keys = keys, size, moved_keys
+    return {NAME: shard}
 
 
 @pytest.mark.parametrize(
@@ -69,7 +74,7 @@ def test_shard_states(
 
 def test_sizes_come_from_the_primary_and_progress_from_the_target() -> None:
     reports: Reports = {
-        "n1": says("serving", keys=30, bytes=900),
+        "n1": says("serving", keys=30, size=900),
         "n2": says("copying", keys=12, moved_keys=12),
     }
     (status,) = shard_statuses(state(record(MOVING, target="n2")), reports)

@@ -238,8 +238,11 @@ class Host:
         prefix = record_prefix(record)
         try:
             store = await self._open_store(record.table, prefix, create=False)
-        except NotAStore:
-            self._add_broken(record, ShardState.MISSING, "data missing")
+        except NotAStore as error:
+            if await self._workers.run(self._directories.has_store, record.table, prefix):
+                self._add_broken(record, ShardState.FAILED, str(error), service_error(error))
+            else:
+                self._add_broken(record, ShardState.MISSING, "data missing")
             return
         except EngineError as error:
             self._add_broken(record, ShardState.FAILED, str(error), service_error(error))

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import structlog
+from google.protobuf.message import Message
+
 from deodar.contract.shardmap import Shard, ShardMap
 from deodar.v1.cluster_pb2 import (
     SHARD_STATE_CREATING,
@@ -23,7 +25,6 @@ from deodar.v1.cluster_pb2 import (
     ShardRecord,
     TableRecord,
 )
-from google.protobuf.message import Message
 
 from .backoff import Backoff
 from .interface import BadRecord, Changes, Entry, Event, Registry, RegistryError, Snapshot

@@ -21,12 +21,13 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 import structlog
+from google.protobuf.message import DecodeError
+
 from deodar.engine import errors
 from deodar.engine.store import Delete as StoreDelete
 from deodar.engine.store import Put as StorePut
 from deodar.engine.store import Store
 from deodar.v1.registry_pb2 import RegistryEntry
-from google.protobuf.message import DecodeError
 
 from .follow import follow
 from .interface import (

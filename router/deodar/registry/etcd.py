@@ -8,6 +8,7 @@ from functools import partial
 from typing import Final
 
 import grpc
+
 from deodar.etcd.v3 import etcd_pb2 as pb
 
 from . import etcd_wire as wire

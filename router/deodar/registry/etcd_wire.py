@@ -18,8 +18,9 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar, cast
 import grpc
 import grpc.aio
 import structlog
-from deodar.etcd.v3 import etcd_pb2 as pb
 from google.protobuf.message import Message
+
+from deodar.etcd.v3 import etcd_pb2 as pb
 
 from .backoff import Backoff
 from .config import RegistryConfig

@@ -6,9 +6,10 @@ import re
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
+from google.protobuf import json_format
+
 from deodar.contract.keypath import Prefix
 from deodar.v1.cluster_pb2 import MemberRecord, NodeRecord, ShardRecord, TableRecord
-from google.protobuf import json_format
 
 from .interface import BadRecord
 
@@ -87,6 +88,9 @@ class Keys:
     def shard(self, table: str, prefix: Prefix) -> str:
         return f"{self.shards}{check_name(table, 'table')}/{prefix}"
 
+    def shard_of(self, record: ShardRecord) -> str:
+        return self.shard(record.table, record_prefix(record))
+
     def of(self, record: NodeRecord | MemberRecord | TableRecord | ShardRecord) -> str:
         """Where a record belongs; raises ValueError when it names no valid place."""
         match record:
@@ -97,7 +101,7 @@ class Keys:
             case TableRecord():
                 return self.table(record.name)
             case _:
-                return self.shard(record.table, record_prefix(record))
+                return self.shard_of(record)
 
 
 def encode(record: Record) -> bytes:

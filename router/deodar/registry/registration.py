@@ -14,6 +14,7 @@ from contextlib import suppress
 from typing import Final
 
 import structlog
+
 from deodar.v1.cluster_pb2 import NodeRecord
 
 from .backoff import Backoff

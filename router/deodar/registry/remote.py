@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import grpc
 import grpc.aio
+
 from deodar.contract.reasons import Reason, ServiceError
 from deodar.contract.rpc_status import channel_options, error_from_rpc
 from deodar.v1 import registry_pb2 as pb

@@ -7,6 +7,7 @@ from contextlib import aclosing, contextmanager
 from typing import Any
 
 import grpc.aio
+
 from deodar.contract.reasons import Reason, ServiceError
 from deodar.contract.rpc_status import invalid_field
 from deodar.v1 import registry_pb2 as pb

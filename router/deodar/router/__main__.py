@@ -9,8 +9,9 @@ from typing import Annotated, Any
 
 import structlog
 import typer
-from deodar.registry.interface import RegistryError
 from pydantic import ValidationError
+
+from deodar.registry.interface import RegistryError
 
 from .config import RouterConfig
 from .logs import configure_logs

@@ -15,6 +15,8 @@ from typing import Any, Final
 
 import grpc
 import grpc.aio
+import structlog
+
 from deodar.contract.rpc_status import channel_options
 
 CHANNELS_MAX: Final = 4
@@ -38,6 +40,8 @@ _OPTIONS: Final = tuple(
     ).items()
 )
 
+_log = structlog.get_logger(__name__)
+
 _READY = grpc.ChannelConnectivity.READY
 _SHUTDOWN = grpc.ChannelConnectivity.SHUTDOWN
 
@@ -47,6 +51,7 @@ class NodeChannel:
 
     def __init__(self, address: str) -> None:
         self.calls_in_flight = 0
+        self._address = address
         # Its multi-callables are typed by serialisers, and bytes need none.
         self._channel: Any = grpc.aio.insecure_channel(address, options=_OPTIONS)
         self._connected = asyncio.Event()
@@ -109,10 +114,13 @@ class NodeChannel:
             if state is _SHUTDOWN:
                 return
             if state is _READY:
+                _log.info("connected to node", address=self._address)
                 self._connected.set()
-            else:
+                await self._channel.wait_for_state_change(state)
                 self._connected.clear()
-            await self._channel.wait_for_state_change(state)
+                _log.warning("lost connection to node", address=self._address)
+            else:
+                await self._channel.wait_for_state_change(state)
 
 
 class NodeChannels:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Final, Self
 
-from deodar.contract.limits import ROUTER_PORT
-from deodar.registry.config import RegistryConfig
 from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from deodar.contract.limits import ROUTER_PORT
+from deodar.registry.config import RegistryConfig
 
 NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"
 # 65,536 shards: more are made by splitting where the data is.

@@ -119,7 +119,7 @@ class _Run(Generic[R]):
         self._batch = batch
         self._deadline = deadline
         self._results: list[R | None] = [None] * len(batch.paths)
-        self._refused: dict[int, ServiceError] = {}
+        self._refused: dict[int, ServiceError] = {}  # by index: what may be asked again
         self.map_revision = 0
 
     async def results(self) -> list[R]:
@@ -128,7 +128,7 @@ class _Run(Generic[R]):
         routing = self._forwarder.routing
         while pending:
             revision = routing.revision
-            self._refused.clear()
+            self._refused = {}
             parts = self._split(pending)
             await asyncio.gather(*(self._ask(target, part) for target, part in parts))
             pending = sorted(self._refused)
@@ -153,14 +153,17 @@ class _Run(Generic[R]):
     def _split(self, pending: list[int]) -> list[tuple[Target, list[int]]]:
         """The operations by node; raises UNKNOWN_TABLE."""
         parts: dict[str, tuple[Target, list[int]]] = {}
+        routing = self._forwarder.routing
+        try:
+            table = routing.table(self._batch.table)
+        except NotServedYet as error:
+            self._refused = dict.fromkeys(pending, error)
+            return []
         for index in pending:
             try:
-                table = self._forwarder.routing.table(self._batch.table)
-                target = self._forwarder.routing.locate(table, self._batch.paths[index])
-            except ServiceError as error:
-                if error.reason is Reason.UNKNOWN_TABLE:
-                    raise
-                self._fail(index, error)
+                target = routing.locate(table, self._batch.paths[index])
+            except NotServedYet as error:
+                self._refused[index] = error
             else:
                 parts.setdefault(target.node, (target, []))[1].append(index)
         return list(parts.values())

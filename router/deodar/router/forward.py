@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import grpc
 import grpc.aio
+
 from deodar.contract.reasons import Reason, ServiceError
 from deodar.contract.rpc_status import error_from_rpc
 

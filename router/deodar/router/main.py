@@ -10,6 +10,13 @@ from typing import Final
 
 import grpc.aio
 import structlog
+from grpc_health.v1 import (  # type: ignore[import-untyped]
+    health,
+    health_pb2,
+    health_pb2_grpc,
+)
+from grpc_reflection.v1alpha import reflection  # type: ignore[import-untyped]
+
 from deodar.contract.rpc_status import ErrorInterceptor, server_options
 from deodar.registry.cluster_view import ClusterView
 from deodar.registry.connect import open_registry
@@ -17,12 +24,6 @@ from deodar.registry.embedded import EmbeddedRegistry
 from deodar.registry.interface import Registry
 from deodar.registry.servicer import RegistryServicer
 from deodar.v1.registry_pb2_grpc import add_RegistryServicer_to_server
-from grpc_health.v1 import (  # type: ignore[import-untyped]
-    health,
-    health_pb2,
-    health_pb2_grpc,
-)
-from grpc_reflection.v1alpha import reflection  # type: ignore[import-untyped]
 
 from . import proxy, servicer_admin
 from .channels import ChannelPool

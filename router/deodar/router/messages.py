@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TypeVar
 
+from google.protobuf.message import DecodeError, Message
+
 from deodar.contract.keypath import cursor_path
 from deodar.contract.limits import (
     BATCH_BYTES_MAX,
@@ -13,7 +15,6 @@ from deodar.contract.limits import (
 )
 from deodar.contract.rpc_status import invalid_field
 from deodar.v1 import kv_pb2
-from google.protobuf.message import DecodeError, Message
 
 M = TypeVar("M", bound=Message)
 

@@ -6,12 +6,15 @@ breaks a bound; what is forwarded are the caller's bytes, and what comes back th
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 import grpc
 import grpc.aio
+
 from deodar.contract.keypath import path_of
+from deodar.contract.reasons import Reason, ServiceError
 from deodar.v1 import kv_pb2
 
 from . import fanout
@@ -21,6 +24,9 @@ from .retry import Deadline
 from .scan import scan
 
 SERVICE: Final = "deodar.v1.KV"
+# Of all calls in flight together: some seconds of work, and memory that a small machine has.
+CALLS_MAX: Final = 2_048
+CALL_BYTES_MAX: Final = 536_870_912
 
 Context = grpc.aio.ServicerContext[Any, Any]
 UnaryHandler = Callable[[bytes, Context], Awaitable[bytes]]
@@ -67,20 +73,46 @@ CALLS: Final[dict[str, Call]] = {
 }
 
 
+class Admission:
+    """Bounds what a router holds for calls in flight, so that overload is refused while that is
+    cheap, instead of growing into memory and waiting time."""
+
+    def __init__(self) -> None:
+        self._calls = 0
+        self._bytes = 0
+
+    @contextmanager
+    def admit(self, size: int) -> Iterator[None]:
+        """For the length of a call with a request of `size` bytes; raises OVERLOADED."""
+        if self._calls >= CALLS_MAX or (self._calls and self._bytes + size > CALL_BYTES_MAX):
+            message = f"{self._calls} calls with {self._bytes} bytes are in flight"
+            raise ServiceError(Reason.OVERLOADED, message)
+        self._calls += 1
+        self._bytes += size
+        try:
+            yield
+        finally:
+            self._calls -= 1
+            self._bytes -= size
+
+
 def kv_handlers(forwarder: Forwarder) -> grpc.GenericRpcHandler:
     """The service for `add_generic_rpc_handlers`."""
+    admission = Admission()
 
     def unary(call: Call) -> UnaryHandler:
         async def handler(data: bytes, context: Context) -> bytes:
-            return await call(forwarder, data, Deadline(context.time_remaining()))
+            with admission.admit(len(data)):
+                return await call(forwarder, data, Deadline(context.time_remaining()))
 
         return handler
 
     async def stream(data: bytes, context: Context) -> AsyncIterator[bytes]:
         remaining_s = context.time_remaining()
         deadline = None if remaining_s is None else Deadline(remaining_s)
-        async for page in scan(forwarder, data, deadline):
-            yield page
+        with admission.admit(len(data)):
+            async for page in scan(forwarder, data, deadline):
+                yield page
 
     handlers: dict[str, Any] = {
         name: grpc.unary_unary_rpc_method_handler(unary(call)) for name, call in CALLS.items()

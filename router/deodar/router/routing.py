@@ -11,6 +11,7 @@ import asyncio
 from typing import NamedTuple
 
 import structlog
+
 from deodar.contract.limits import DEFAULT_TABLE
 from deodar.contract.reasons import Reason, ServiceError
 from deodar.contract.shardmap import Shard
@@ -68,13 +69,12 @@ class Routing:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def table(self, name: str) -> str:
-        """The table's name; raises UNKNOWN_TABLE, or NotServedYet before the first shards."""
+        """The table's name; raises UNKNOWN_TABLE, or NotServedYet for the default one."""
         table = name or DEFAULT_TABLE
-        state = self.state
-        if table in state.tables and state.map.shards(table):
+        if table in self.state.tables:
             return table
-        if table in state.tables or table == DEFAULT_TABLE:
-            message = f"table {table!r} waits for its first nodes"
+        if table == DEFAULT_TABLE:
+            message = f"table {table!r} waits for the first nodes"
             raise NotServedYet(Reason.SHARD_UNAVAILABLE, message, {"table": table})
         raise ServiceError(Reason.UNKNOWN_TABLE, f"no table {table!r}", {"table": table})
 
@@ -83,7 +83,7 @@ class Routing:
         shard = self.state.map.find(table, path)
         if shard is None:
             message = f"no shard of table {table!r} holds path {path:032x}"
-            raise ServiceError(Reason.SHARD_UNAVAILABLE, message, {"table": table})
+            raise NotServedYet(Reason.SHARD_UNAVAILABLE, message, {"table": table})
         target = self.target(shard)
         if not shard.serving:
             message = f"node {shard.primary} is making shard {shard.name}"

@@ -12,6 +12,8 @@ from typing import Any, Final, TypeVar
 
 import grpc
 import grpc.aio
+from google.protobuf.message import Message
+
 from deodar.contract.keypath import Prefix
 from deodar.contract.limits import DEFAULT_TABLE
 from deodar.contract.reasons import Reason, ServiceError
@@ -25,7 +27,6 @@ from deodar.registry.interface import (
 )
 from deodar.registry.records import Keys, decode, encode
 from deodar.v1 import admin_pb2, cluster_pb2
-from google.protobuf.message import Message
 
 from .channels import ChannelPool
 from .map_watch import MapFeed

@@ -8,10 +8,11 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 import grpc.aio
+from google.protobuf.message import DecodeError
+
 from deodar.contract.keypath import Prefix
 from deodar.registry.cluster_view import ClusterState
 from deodar.v1 import admin_pb2, cluster_pb2, replication_pb2
-from google.protobuf.message import DecodeError
 
 from .channels import ChannelPool
 from .routing import Routing
