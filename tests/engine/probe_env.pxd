@@ -4,7 +4,6 @@ from deodar.engine.env cimport Env
 cdef class Door:
     cdef Env env
     cdef readonly object observer
-    cdef readonly dict paths            # descriptor -> path
     cdef readonly object raised         # what the observer raised, None = nothing
     cdef const Env* pointer(self) noexcept
 

@@ -1,6 +1,8 @@
 """An Env that shows each call to Python first, and `def` faces of `deodar.engine.env`."""
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 from libc.errno cimport EIO
@@ -30,6 +32,10 @@ class Operation(NamedTuple):
     target: str | None  # of "rename"
 
 
+# The system's own functions, whatever Door is installed.
+cdef Env real = env_system()[0]
+
+
 cdef class Door:
     """Asks `observer` before each call: 0 = go on, n > 0 = fail with errno n, -n = n bytes only.
 
@@ -39,7 +45,6 @@ cdef class Door:
     def __cinit__(self, observer: Callable[[Operation], int]) -> None:
         memset(&self.env, 0, sizeof(Env))
         self.observer = observer
-        self.paths = {}
         self.raised = None
         self.env.context = <void*> self
         self.env.open_file = door_open
@@ -54,13 +59,24 @@ cdef class Door:
         self.env.unlink = door_unlink
         self.env.sync_directory = door_sync_directory
         self.env.before_queued_write = door_queued
-        self.env.boot_ms = env_system().boot_ms
-        self.env.wall_ms = env_system().wall_ms
+        self.env.boot_ms = real.boot_ms
+        self.env.wall_ms = real.wall_ms
 
-    @property
-    def address(self) -> int:
-        """Address of the Env, valid as long as this object lives."""
-        return <uint64_t> &self.env
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        """Puts this door in the place of the system's for every store opened inside.
+
+        Open and close the stores inside, since all of them share the one Env.  What the observer
+        raised is raised at the end.
+        """
+        cdef Env* system = <Env*> env_system()
+        system[0] = self.env
+        try:
+            yield
+        finally:
+            system[0] = real
+        if self.raised is not None:
+            raise self.raised
 
     cdef const Env* pointer(self) noexcept:
         return &self.env
@@ -68,6 +84,14 @@ cdef class Door:
 
 cdef const Env* env_of(Door door) noexcept:
     return env_system() if door is None else door.pointer()
+
+
+# What the kernel calls the file now; follows a rename.
+cdef str path_of(int fd):
+    try:
+        return os.readlink(f"/proc/self/fd/{fd}").removesuffix(" (deleted)")
+    except FileNotFoundError:
+        return f"descriptor {fd}"
 
 
 # 0, an errno, or minus the bytes to let through.
@@ -95,70 +119,66 @@ cdef int refuse(int answer, int* error) noexcept:
 cdef int door_open(
     void* context, const char* path, int flags, int mode, int* error
 ) noexcept with gil:
-    cdef Door door = <Door> context
-    cdef int answer = ask(door, "open", path.decode(), flags)
+    cdef int answer = ask(<Door> context, "open", path.decode(), flags)
     if answer > 0:
         return refuse(answer, error)
-    cdef int fd = env_system().open_file(NULL, path, flags, mode, error)
-    if fd >= 0:
-        door.paths[fd] = path.decode()
-    return fd
+    return real.open_file(NULL, path, flags, mode, error)
 
 
 cdef int door_close(void* context, int fd, int* error) noexcept with gil:
     cdef Door door = <Door> context
-    cdef int answer = ask(door, "close", door.paths.pop(fd))
-    cdef int result = env_system().close_file(NULL, fd, error)
+    cdef int answer = ask(door, "close", path_of(fd))
+    cdef int result = real.close_file(NULL, fd, error)
     return refuse(answer, error) if answer > 0 else result
 
 
 cdef int64_t door_file_bytes(void* context, int fd, int* error) noexcept with gil:
     cdef Door door = <Door> context
-    cdef int answer = ask(door, "file_bytes", door.paths[fd])
+    cdef int answer = ask(door, "file_bytes", path_of(fd))
     if answer > 0:
         return refuse(answer, error)
-    return env_system().file_bytes(NULL, fd, error)
+    return real.file_bytes(NULL, fd, error)
 
 
 cdef int64_t door_read(
     void* context, int fd, uint8_t* buffer, uint64_t size, uint64_t offset, int* error
 ) noexcept with gil:
     cdef Door door = <Door> context
-    cdef int answer = ask(door, "read", door.paths[fd], offset, size)
+    cdef int answer = ask(door, "read", path_of(fd), offset, size)
     if answer > 0:
         return refuse(answer, error)
     if answer < 0:
         size = min(size, <uint64_t> -answer)
-    return env_system().read_at(NULL, fd, buffer, size, offset, error)
+    return real.read_at(NULL, fd, buffer, size, offset, error)
 
 
 cdef int64_t door_write(
     void* context, int fd, const uint8_t* buffer, uint64_t size, uint64_t offset, int* error
 ) noexcept with gil:
     cdef Door door = <Door> context
-    cdef int answer = ask(door, "write", door.paths[fd], offset, size, buffer[:size])
+    cdef int answer = ask(door, "write", path_of(fd), offset, size, buffer[:size])
     if answer > 0:
         return refuse(answer, error)
     if answer < 0:
         size = min(size, <uint64_t> -answer)
-    return env_system().write_at(NULL, fd, buffer, size, offset, error)
+    return real.write_at(NULL, fd, buffer, size, offset, error)
 
 
 cdef int door_queued(
     void* context, int fd, const uint8_t* buffer, uint64_t size, uint64_t offset
 ) noexcept with gil:
     cdef Door door = <Door> context
-    cdef int answer = ask(door, "queued", door.paths[fd], offset, size, buffer[:size])
+    cdef int answer = ask(door, "queued", path_of(fd), offset, size, buffer[:size])
     return answer if answer > 0 else 0
 
 
 cdef int door_sync(void* context, int fd, int* error) noexcept with gil:
     cdef Door door = <Door> context
-    cdef str path = door.paths[fd]
+    cdef str path = path_of(fd)
     cdef int answer = ask(door, "sync", path)
     if answer > 0:
         return refuse(answer, error)
-    cdef int result = env_system().sync_data(NULL, fd, error)
+    cdef int result = real.sync_data(NULL, fd, error)
     if result == 0:
         ask(door, "synced", path)
     return result
@@ -168,18 +188,18 @@ cdef int door_allocate(
     void* context, int fd, uint64_t offset, uint64_t size, int* error
 ) noexcept with gil:
     cdef Door door = <Door> context
-    cdef int answer = ask(door, "allocate", door.paths[fd], offset, size)
+    cdef int answer = ask(door, "allocate", path_of(fd), offset, size)
     if answer > 0:
         return refuse(answer, error)
-    return env_system().allocate(NULL, fd, offset, size, error)
+    return real.allocate(NULL, fd, offset, size, error)
 
 
 cdef int door_truncate(void* context, int fd, uint64_t size, int* error) noexcept with gil:
     cdef Door door = <Door> context
-    cdef int answer = ask(door, "truncate", door.paths[fd], size)
+    cdef int answer = ask(door, "truncate", path_of(fd), size)
     if answer > 0:
         return refuse(answer, error)
-    return env_system().truncate(NULL, fd, size, error)
+    return real.truncate(NULL, fd, size, error)
 
 
 cdef int door_rename(
@@ -188,14 +208,14 @@ cdef int door_rename(
     cdef int answer = ask(<Door> context, "rename", source.decode(), 0, 0, None, target.decode())
     if answer > 0:
         return refuse(answer, error)
-    return env_system().rename(NULL, source, target, error)
+    return real.rename(NULL, source, target, error)
 
 
 cdef int door_unlink(void* context, const char* path, int* error) noexcept with gil:
     cdef int answer = ask(<Door> context, "unlink", path.decode())
     if answer > 0:
         return refuse(answer, error)
-    return env_system().unlink(NULL, path, error)
+    return real.unlink(NULL, path, error)
 
 
 cdef int door_sync_directory(void* context, const char* path, int* error) noexcept with gil:
@@ -203,7 +223,7 @@ cdef int door_sync_directory(void* context, const char* path, int* error) noexce
     cdef int answer = ask(door, "sync_directory", path.decode())
     if answer > 0:
         return refuse(answer, error)
-    cdef int result = env_system().sync_directory(NULL, path, error)
+    cdef int result = real.sync_directory(NULL, path, error)
     if result == 0:
         ask(door, "synced", path.decode())
     return result

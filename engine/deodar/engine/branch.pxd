@@ -20,6 +20,14 @@ cdef struct Item:
 cdef inline uint64_t* block_at(const Trie* trie, uint64_t address) noexcept nogil:
     return <uint64_t*> (triespace_base(trie.space) + address)
 
+# `path` with its byte at `depth`, which is zero, set to `byte`.
+cdef inline Path path_with_byte(Path path, unsigned int depth, unsigned int byte) noexcept nogil:
+    if depth < 8:
+        path.high |= <uint64_t> byte << (56 - 8 * depth)
+    else:
+        path.low |= <uint64_t> byte << (56 - 8 * (depth - 8))
+    return path
+
 # Fills in the path of every item from its record's key, which is verified first.
 cdef Status items_hash(
     const Trie* trie, Item* items, uint32_t count, Failure* failure

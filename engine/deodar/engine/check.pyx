@@ -42,7 +42,8 @@ from .status cimport (
     failure_set,
 )
 from .threads cimport mutex_lock, mutex_unlock
-from .trie cimport TrieEntry, TrieStats, trie_check, trie_walk
+from .triecheck cimport TrieStats, trie_check
+from .triewalk cimport TrieEntry, trie_walk
 from .triespace cimport triespace_check
 
 cdef enum:

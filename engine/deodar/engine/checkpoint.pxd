@@ -16,7 +16,7 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
 from .env cimport Env
 from .status cimport Failure, Status
-from .triespace cimport PageEntry
+from .trieimage cimport PageEntry
 
 cdef enum CheckpointFlag:
     CHECKPOINT_CLEAN = 1

@@ -20,7 +20,7 @@ from .status cimport (
     Status,
     failure_set,
 )
-from .triespace cimport PageEntry
+from .trieimage cimport PageEntry
 
 cdef enum:
     HEADER_BYTES = 152

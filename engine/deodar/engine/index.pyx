@@ -7,7 +7,8 @@ from .log cimport KvRegion, Log, log_view, region_of
 from .record cimport RecordView, record_view
 from .space cimport space_at
 from .status cimport STATUS_NOT_FOUND, STATUS_OK, Failure, Status
-from .trie cimport trie_find, trie_remove, trie_replace, trie_upsert
+from .trie cimport trie_find
+from .trieupdate cimport trie_remove, trie_replace, trie_upsert
 
 
 cdef Status index_find(

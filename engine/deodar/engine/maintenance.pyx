@@ -46,7 +46,7 @@ from .threads cimport (
     thread_join,
     thread_start,
 )
-from .triespace cimport (
+from .trieimage cimport (
     PageEntry,
     triespace_abandon_image,
     triespace_commit_image,
@@ -225,10 +225,19 @@ cdef void maintenance_freeze(void* context) noexcept nogil:
     header.branch_count = core.trie.branch_count
     header.leaf_count = core.trie.leaf_count
     header.leaf_slots = core.trie.leaf_slots
-    header.region_count = log.region_count
+    header.region_count = used_regions(log)
     maintenance.committed_appended = log.appended_bytes
     maintenance.checkpoint_due = False
     table_copy(log, maintenance.frozen_regions)
+
+
+# Regions up to the last one in use.  Those behind it have a length on disk that no sync has made
+# certain; they are found again by it.
+cdef uint32_t used_regions(const Log* log) noexcept nogil:
+    cdef uint32_t count = log.region_count
+    while count > 0 and log.regions[count - 1].state == REGION_FREE:
+        count -= 1
+    return count
 
 
 # Decides which evacuated regions are free once this checkpoint is durable: those that nobody's pin
@@ -257,7 +266,8 @@ cdef void table_copy(const Log* log, RegionEntry* entries) noexcept nogil:
     cdef RegionEntry* entry
     cdef uint32_t index = 0
     cdef uint32_t inside
-    while index < log.region_count:
+    cdef uint32_t count = used_regions(log)
+    while index < count:
         region = &log.regions[index]
         entry = &entries[index]
         memset(entry, 0, sizeof(RegionEntry))

@@ -69,7 +69,7 @@ from .status cimport (
     Status,
     failure_set,
 )
-from .triespace cimport triespace_load
+from .trieimage cimport triespace_load
 
 # The reading of the log: `log` itself stands where the reading stands.
 cdef struct Replay:

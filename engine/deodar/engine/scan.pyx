@@ -8,7 +8,7 @@ from .log cimport log_view
 from .reclaim cimport reclaim_enter, reclaim_exit
 from .record cimport RecordView
 from .status cimport STATUS_OK, Failure, Status
-from .trie cimport TrieEntry, trie_walk
+from .triewalk cimport TrieEntry, trie_walk
 
 cdef enum:
     WALK_ENTRIES = 512                  # the least that trie_walk takes

@@ -9,36 +9,17 @@
 # blocks are all available serves any size class again, since splits come in waves that leave whole
 # classes of leaves empty.
 #
-# Images.  Pages of PAGE_BYTES are written copy-on-write into frames of the files
-# "trie-%06u.segment" (frames.pxd).  A page is
+# A page of PAGE_BYTES is
 #   CLEAN    as in the last image
 #   DIRTY    changed since
 #   FROZEN   dirty when the running checkpoint began, and unchanged since
 #   COPYING  a FROZEN page that one of the two threads is copying
 #   ASIDE    was FROZEN; the writer copied it into `shadow` before it changed it
-# Whoever first needs a FROZEN page - the writer to change it, the checkpoint to write it - copies
-# it, so the writer waits for one 4 KiB copy at most.
-# P1: a frame that a durable checkpoint refers to is never written.
-# P2: a page's image is what it held when triespace_freeze ran.
-# P3: every page read back is checked against the checksum in the page table.
-#
-# Why P2 holds.  The writer is one thread at a time (store's mutex), and so is the checkpoint.
-# - FROZEN is set under the mutex only.  It is left by a compare-and-swap to COPYING, so exactly one
-#   thread copies; the other waits while it sees COPYING.
-# - The checkpoint copies, then stores CLEAN with release order.  The writer changes bytes only
-#   after it has seen, with acquire order, a state other than FROZEN and COPYING; so all reads of
-#   the copy come before the writer's first change.
-# - The writer copies into `shadow`, then stores ASIDE with release order, and changes bytes after
-#   that in its own program order.  The checkpoint reads `shadow` only after it has seen ASIDE with
-#   acquire order.  Nobody else leaves ASIDE before the checkpoint does.
-# - CLEAN becomes DIRTY by the writer alone, and the checkpoint looks at each page once, so a page
-#   that turns DIRTY behind it waits for the next image; its change came after the freeze.
-# - The copy sees all changes from before the freeze: the mutex orders them for the checkpoint
-#   thread, and program order for the writer.
+# trieimage.pxd says how images are made of them.
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
 from .atomics cimport load_acquire_u8
-from .disk cimport Disk, WriteOperation
+from .disk cimport WriteOperation
 from .env cimport Env
 from .frames cimport Frames
 from .limits cimport PAGE_BYTES
@@ -48,6 +29,7 @@ from .status cimport Failure, Status
 
 cdef enum:
     CHUNK_BYTES = 65536
+    PAGES_PER_CHUNK = 16
     BLOCK_BYTES_MIN = 16
     BLOCK_BYTES_MAX = 2048
     SIZE_CLASSES = 8
@@ -64,11 +46,6 @@ cdef enum ImageState:
     IMAGE_NONE = 0
     IMAGE_FROZEN = 1
     IMAGE_WRITTEN = 2
-
-# One page in the page table of a checkpoint; frame 0 is never used, so 0 = page is all zero.
-cdef packed struct PageEntry:
-    uint64_t frame
-    uint64_t checksum                   # XXH3_64 of the page, seeded with the page's number
 
 # At the start of each chunk, part of its image.
 cdef struct ChunkHeader:
@@ -159,26 +136,11 @@ cdef inline void triespace_touch(TrieSpace* space, uint64_t address) noexcept no
     if state != PAGE_DIRTY and state != PAGE_ASIDE:
         triespace_touch_page(space, address // PAGE_BYTES)
 
-# --- Checkpoint: freeze under the store's mutex, the rest on the checkpoint thread ---
-# Starts an image of the space as it is now.
-cdef Status triespace_freeze(TrieSpace* space, Failure* failure) noexcept nogil
-# Writes the frozen pages to free frames and syncs the files.  DISK_FULL or an error leaves the last
-# image valid and the frozen pages dirty again, as triespace_abandon_image does.
-cdef Status triespace_write_image(TrieSpace* space, Disk* disk, Failure* failure) noexcept nogil
-# The page table of the image written: `*entries` is borrowed until the next freeze.
-cdef uint64_t triespace_page_table(TrieSpace* space, const PageEntry** entries) noexcept nogil
-# The image is durable (the checkpoint file that holds its page table is): frees the frames of the
-# one before.  Or it is given up: its frames are free again and its pages dirty.  Giving up an image
-# that has failed by itself, or that was never begun, does nothing.
-cdef void triespace_commit_image(TrieSpace* space) noexcept nogil
-cdef void triespace_abandon_image(TrieSpace* space) noexcept nogil
-
-# --- Open ---
-# Reads the pages of a page table into a new space and rebuilds what memory alone knows.
-# STATUS_CORRUPT names the frame.
-cdef Status triespace_load(
-    TrieSpace* space, const PageEntry* entries, uint64_t pages, Failure* failure
-) noexcept nogil
+# --- For trieimage, at open ---
+# Makes the first `chunks` chunks usable, all zero.  False when there is no memory.
+cdef bint triespace_extend(TrieSpace* space, uint64_t chunks) noexcept nogil
+# Rebuilds what memory alone knows of a chunk from its header.  False when the header is unsound.
+cdef bint triespace_adopt_chunk(TrieSpace* space, uint64_t index) noexcept nogil
 
 cdef void triespace_stats(const TrieSpace* space, TrieSpaceStats* stats) noexcept nogil
 # `is_used` of a block for trie_check; and the bitmaps against each other, the lists and the limbo.
