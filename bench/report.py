@@ -50,7 +50,7 @@ def throughput_table(rows: list[Row], systems: list[str], workloads: list[str]) 
 
 def detail_table(rows: list[Row]) -> Table:
     table = Table(
-        title="latency of one call, processor time an operation, bytes given to devices, memory, disk"
+        title="latency of a call, processor time an operation, bytes given to devices, memory, disk"
     )
     table.add_column("workload")
     table.add_column("system")
