@@ -256,8 +256,7 @@ def test_no_memory_changes_nothing_and_room_comes_back(tmp_path: Path) -> None:
     kept: list[bytes] = []
     refused = 0
     while refused < 200:
-        key = forged(bytes([0] * chooser.randrange(12)) + chooser.randbytes(4) + bytes(16))
-        key = key[:16]
+        key = forged((bytes(chooser.randrange(12)) + chooser.randbytes(4) + bytes(16))[:16])
         before = index.check() if refused < 20 else None
         try:
             index.upsert(key)
@@ -328,11 +327,13 @@ def racing_keys() -> tuple[list[bytes], list[bytes]]:
         prefix = bytes([top]) * (1 + top % 14)
         for low in range(6):
             stay.append(forged((prefix + bytes([low]) + bytes(16))[:16]))
-            move += [forged((prefix + bytes([low, 1 + extra]) + bytes(16))[:16]) for extra in (1, 2)]
+            move += [
+                forged((prefix + bytes([low, 1 + extra]) + bytes(16))[:16]) for extra in (1, 2)
+            ]
         move += [forged((prefix + bytes([100 + low]) + bytes(16))[:16]) for low in range(14)]
     for number in range(20):
-        stay.append(forged(b"\xEE" * 16, b"stay%d" % number))
-        move.append(forged(b"\xEE" * 16, b"move%d" % number))
+        stay.append(forged(b"\xee" * 16, b"stay%d" % number))
+        move.append(forged(b"\xee" * 16, b"move%d" % number))
     return stay, move
 
 
