@@ -4,6 +4,7 @@ passwords."""
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 import time
 from collections.abc import AsyncIterator
@@ -30,7 +31,7 @@ from deodar.registry.interface import (
     Snapshot,
 )
 from deodar.registry.lease import now_ms
-from tests.etcd_server import EtcdServer, free_port, running_etcd
+from tests.etcd_server import EtcdServer, free_port, running_cluster, running_etcd
 
 ROOT = "/deodar/test/"
 
@@ -293,6 +294,49 @@ async def test_failover_when_the_endpoint_in_use_hangs(tmp_path: Path) -> None:
             left.pause()
             assert await registry.get(ROOT + "a") is None, "answered by the second"
             left.resume()
+
+
+async def test_a_cluster_loses_its_leader_and_its_quorum(tmp_path: Path) -> None:
+    """Three members.  The leader is killed: writes and the watch go on by the others.  Then another
+    hangs: no quorum, so calls end in bounded time and the watch resumes when there is one again."""
+    with running_cluster(tmp_path) as members:
+        url = "etcd://" + ",".join(member.address for member in members)
+        async with opened(url, timeout_ms=2_000) as registry:
+            follower = Follower(registry)
+            written = [(await put(registry, "before"), "before")]
+            await follower.until(written[0][0])
+            leader = next(member for member in members if _leads(member))
+            await asyncio.to_thread(leader.kill)
+            for name in "abcde":
+                written.append((await put(registry, name), name))  # noqa: PERF401
+            await follower.until(written[-1][0])
+
+            hung = next(member for member in members if member is not leader)
+            hung.pause()
+            await asyncio.sleep(0.5)
+            start = time.monotonic()
+            with pytest.raises(RegistryUnavailable):
+                await registry.get(ROOT + "before")
+            assert time.monotonic() - start < 3
+            with pytest.raises((OutcomeUnknown, RegistryUnavailable)):
+                await registry.commit([], [Put(ROOT + "doubtful", b"")])
+            hung.resume()
+            written.append((await put(registry, "after"), "after"))
+            await follower.until(written[-1][0])
+            await follower.close()
+            revisions = [event.mod_revision for event in follower.events]
+            assert revisions == sorted(set(revisions))
+            seen = {(event.mod_revision, event.key) for event in follower.events}
+            first = follower.snapshots[0].revision
+            assert len(follower.snapshots) == 1
+            assert {
+                (revision, ROOT + name) for revision, name in written if revision > first
+            } <= seen
+
+
+def _leads(member: EtcdServer) -> bool:
+    status = json.loads(member.control("endpoint", "status", "-w", "json").stdout)[0]["Status"]
+    return bool(status["leader"] == status["header"]["member_id"])
 
 
 async def test_start_waits_for_etcd(etcd: EtcdServer) -> None:
