@@ -10,6 +10,7 @@ import asyncio
 from typing import Any
 
 import structlog
+
 from deodar.contract.keypath import Prefix
 from deodar.contract.reasons import Reason, ServiceError
 from deodar.engine import EngineError, NotAStore, Store
