@@ -306,3 +306,10 @@ def test_an_answer_of_another_length_is_a_fault(routing: Routing) -> None:
     with pytest.raises(deodar.BatchError) as caught:
         play.run(Core(routing).batch_get(KEYS, "", 5.0))
     assert caught.value.reason is Reason.INTERNAL
+
+
+def test_a_batch_that_is_refused_as_one_raises_the_error_itself(routing: Routing) -> None:
+    routing.smart = False
+    play = Play(routing, lambda _call: said(Reason.UNKNOWN_TABLE))
+    with pytest.raises(deodar.NotFound):
+        play.run(Core(routing).batch_get(KEYS, "", 5.0))
