@@ -101,8 +101,10 @@ async def run_node(config: NodeConfig, up: asyncio.Event, stop: asyncio.Event) -
         up.set()
         await stop.wait()
         log.info("node stops")
-        host.stopping = True
         await _set_health(healths, health_pb2.HealthCheckResponse.NOT_SERVING)
+        # Off the map first, so that nobody is sent here any more.
+        await registration.close()
+        await host.refuse()
     log.info("node has stopped")
 
 
