@@ -36,6 +36,7 @@ TICK_S = 1.0
 # A stopping node goes on refusing until nobody has called for so long, or for so long in all.
 QUIET_S = 0.1
 QUIET_WAIT_S = 1.0
+GIVE_UP_WAIT_S = 2.0
 # A full write buffer is waited for on the event loop (`HostedShard.write`), never in the engine.
 STORE_OPTIONS: dict[str, Any] = {"stall_ms": 0}
 
@@ -159,7 +160,20 @@ class Host:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        copying = [shard for shard in self.shards if shard.state is ShardState.COPYING]
+        await asyncio.gather(*map(self._give_up, copying))
         await asyncio.gather(*(self._close(shard) for shard in self.shards))
+
+    async def _give_up(self, shard: HostedShard) -> None:
+        """Take a move that this stop interrupted out of the record, if the registry is there; if
+        not, the next start does it."""
+        found = self.state.shards.get(shard.name)
+        if found is not None:
+            try:
+                async with asyncio.timeout(GIVE_UP_WAIT_S):
+                    await take_out(found[0], self._records)
+            except TimeoutError:
+                _log.warning("interrupted move stays in the record", shard=shard.name)
 
     async def _close(self, shard: HostedShard) -> None:
         try:
