@@ -82,7 +82,7 @@ async def test_kill_keeps_durable_writes(cluster: Cluster):
     """Rounds of SIGKILL under durable writes: none that was acknowledged is gone."""
     names = await cluster.make_shards(2, "n1")
     acknowledged: dict[bytes, bytes] = {}
-    for turn in range(4):
+    for turn in range(3):
         node = cluster.add("n1")
         await cluster.up("n1")
         await cluster.serving(*names)

@@ -195,7 +195,7 @@ async def test_either_end_killed_at_any_moment(cluster: Cluster, victim: str):
         await cluster.put(b"old-%d" % number, b"x" * 50, durability=kv_pb2.DURABILITY_DURABLE)
     dice = random.Random(7)
     outcomes = []
-    for turn in range(8):
+    for turn in range(6):
         source = cluster.record(name).primary
         target = "n2" if source == "n1" else "n1"
         killed = source if victim == "n1" else target
@@ -215,7 +215,7 @@ async def test_either_end_killed_at_any_moment(cluster: Cluster, victim: str):
         outcomes.append(record.primary == target)
         records = await cluster.scan()
         assert len([one for one in records if one.key.startswith(b"old-")]) == 200, turn
-    assert len(outcomes) == 8
+    assert len(outcomes) == 6
 
 
 async def test_the_target_dies_for_good_after_the_fence(cluster: Cluster):
