@@ -382,16 +382,16 @@ cdef Status maintenance_request_checkpoint(
 ) noexcept nogil:
     cdef Maintenance* maintenance = &core.maintenance
     cdef uint64_t request
-    cdef Status status = STATUS_OK
+    cdef Status status
     mutex_lock(&core.log.mutex)
-    maintenance.checkpoint_requested += 1
-    request = maintenance.checkpoint_requested
-    condition_signal(&maintenance.work)
-    while maintenance.checkpoint_served < request:
-        condition_wait(&core.log.progress, &core.log.mutex)
-    if maintenance.failure.status != 0:
-        failure[0] = maintenance.failure
-        status = failure.status
+    status = epoch_writable(&core.log, failure)
+    if status == STATUS_OK:
+        maintenance.checkpoint_requested += 1
+        request = maintenance.checkpoint_requested
+        condition_signal(&maintenance.work)
+        while maintenance.checkpoint_served < request:
+            condition_wait(&core.log.progress, &core.log.mutex)
+        status = last_failure(core, failure)
     mutex_unlock(&core.log.mutex)
     return status
 
@@ -401,16 +401,23 @@ cdef Status maintenance_request_compaction(
 ) noexcept nogil:
     cdef Maintenance* maintenance = &core.maintenance
     cdef uint64_t request
-    cdef Status status = STATUS_OK
+    cdef Status status
     mutex_lock(&core.log.mutex)
-    maintenance.compaction_requested += 1
-    request = maintenance.compaction_requested
-    condition_signal(&maintenance.work)
-    while maintenance.compaction_served < request:
-        condition_wait(&core.log.progress, &core.log.mutex)
-    freed_bytes[0] = maintenance.compaction_freed_bytes
-    if maintenance.failure.status != 0:
-        failure[0] = maintenance.failure
-        status = failure.status
+    status = epoch_writable(&core.log, failure)
+    if status == STATUS_OK:
+        maintenance.compaction_requested += 1
+        request = maintenance.compaction_requested
+        condition_signal(&maintenance.work)
+        while maintenance.compaction_served < request:
+            condition_wait(&core.log.progress, &core.log.mutex)
+        freed_bytes[0] = maintenance.compaction_freed_bytes
+        status = last_failure(core, failure)
     mutex_unlock(&core.log.mutex)
     return status
+
+
+cdef Status last_failure(const StoreCore* core, Failure* failure) noexcept nogil:
+    if core.maintenance.failure.status == 0:
+        return STATUS_OK
+    failure[0] = core.maintenance.failure
+    return failure.status
