@@ -14,8 +14,12 @@
 # to a multiple of RECORD_ALIGNMENT.
 #
 # R1: a record lies in one region, or in one run of regions made for it alone.
-# R2: versions rise strictly along the log, except in records with FLAG_RELOCATED, which keep the
-#     version they had.
+# R2: versions rise strictly along the log, except in records with FLAG_RELOCATED or FLAG_COPIED.
+#     A RELOCATED record is a live record that compaction appended again: it keeps the version it
+#     had, and counts in recovery only while the key's record has that version.  A COPIED record
+#     came from another store out of order, or with a gap before it, and keeps the version it had
+#     there; it was only written because it was newer than the key's record.  Neither is part of the
+#     stream of changes, which starts anew behind a COPIED record.
 # R3: the checksum's seed is the sequence of the region, so that bytes left behind by the region's
 #     former use, or written to the wrong place, never pass.
 # R4: SEAL ends an epoch. Recovery applies an epoch's records only when its SEAL is there.
@@ -30,7 +34,7 @@
 #       12     4 region_bytes
 #       16     8 store_id
 #       24     8 sequence      rises by one along the log; 0 never
-#       32     8 first_version no record of this region without FLAG_RELOCATED has a lower one
+#       32     8 first_version no record of this region without those flags has a lower one
 #       40     8 region        index of the (first) region
 #       48     8 run_regions   1, or the length of the run
 #       56     8 checksum      XXH3_64, seed 0, of bytes 0..56
@@ -45,6 +49,7 @@ cdef enum RecordKind:
 cdef enum RecordFlag:
     FLAG_DEADLINE = 1
     FLAG_RELOCATED = 2
+    FLAG_COPIED = 4
 
 cdef enum:
     RECORD_HEADER_BYTES = 24

@@ -126,7 +126,7 @@ cdef bint record_decode(
 cdef const char* header_rule_broken(const RecordHeader* header) noexcept nogil:
     if not RECORD_PUT <= header.kind <= RECORD_LINK:
         return "a record has an unknown kind"
-    if header.flags & ~(FLAG_DEADLINE | FLAG_RELOCATED):
+    if header.flags & ~(FLAG_DEADLINE | FLAG_RELOCATED | FLAG_COPIED):
         return "a record has an unknown flag"
     if header.value_bytes > VALUE_BYTES_MAX:
         return "a value is longer than VALUE_BYTES_MAX"

@@ -86,7 +86,7 @@ cdef Status space_drop(
 
 # File and offset of a logical address (rule S1).
 cdef inline int space_fd(const Space* space, uint64_t address) noexcept nogil:
-    return space.segment_fds[address / space.region_bytes / space.regions_per_segment]
+    return space.segment_fds[address // space.region_bytes // space.regions_per_segment]
 
 cdef inline uint64_t space_file_offset(const Space* space, uint64_t address) noexcept nogil:
     return address % (<uint64_t> space.region_bytes * space.regions_per_segment)

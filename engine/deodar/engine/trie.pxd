@@ -1,19 +1,13 @@
 # The lazy-trie (CedrusDB section 3): 256-way branches that exist only where paths have to be told
 # apart, and sluggish leaves.
 #
-# A slot is 8 bytes:
-#   0                                   empty
-#   tag:16 | kind:2 | address:46        otherwise
-# SLOT_RECORD: address is a record's in the data space, tag the path's tag (hashing.path_tag).
-# SLOT_LEAF:   address is a leaf block's in the trie space, tag its capacity (2, 4, 8 or 16
-#              entries, doubled further only at depth 16, where equal paths cannot be split).
-# SLOT_BRANCH: address is a branch's in the trie space; tag is the number of its non-empty slots,
-#              kept for deletion only.
-# A leaf block is `capacity` entries of the form SLOT_RECORD, or 0; entries are not ordered.
+# Slots, entries and leaf blocks are laid out as leaf.pxd says.
 # A branch is 256 slots, indexed by the path byte of its depth.  The root is a branch at depth 0.
 #
 # T1: a child slot holds at most `sluggishness` entries before it is split (except at depth 16).
-# T2: no branch but the root has fewer than two entries below it.
+# T2: no branch but the root has fewer than two entries below it.  A branch is merged into a leaf
+#     when it is down to half the sluggishness, so that a key that comes and goes does not split and
+#     merge for ever.
 # T3: entries change by one atomic 8-byte store; a block is published full-formed with release
 #     order and unpublished before it is retired, so readers walk without locks inside a grace
 #     period.  An entry never moves inside a block.  One writer at a time (store's mutex).
@@ -25,13 +19,7 @@ from .reclaim cimport Reclaim
 from .status cimport Failure, Status
 from .triespace cimport TrieSpace
 
-cdef enum SlotKind:
-    SLOT_RECORD = 1
-    SLOT_LEAF = 2
-    SLOT_BRANCH = 3
-
 cdef enum:
-    SLOT_ADDRESS_BITS = 46
     TRIE_DEPTH_MAX = 16
     SLUGGISHNESS_DEFAULT = 16
 
@@ -39,12 +27,16 @@ cdef enum:
 # failure filled.  The store checks records of regions that came from a file here; NULL = trust.
 ctypedef Status (*verify_t)(void* context, uint64_t address, Failure* failure) noexcept nogil
 
+# How a key's path is found again when records are told apart; tests forge collisions here.
+ctypedef Path (*path_of_t)(const uint8_t* key, size_t key_bytes) noexcept nogil
+
 cdef struct Trie:
     TrieSpace* space                    # not owned
     Reclaim* reclaim                    # not owned
     const uint8_t* records              # base of the data space: record at records + address
-    verify_t verify                     # may be NULL
+    verify_t verify                     # NULL = trust
     void* verify_context
+    path_of_t path_of                   # NULL = hashing.path_of
     uint32_t sluggishness               # 1..16
     uint64_t root                       # address of the root branch in the trie space
     # Changed by the writer, read by anyone (relaxed).
@@ -53,50 +45,37 @@ cdef struct Trie:
     uint64_t leaf_count
     uint64_t leaf_slots                 # capacity of all leaf blocks, entries
 
-# Makes an empty trie (allocates the root).
-cdef Status trie_create(Trie* trie, TrieSpace* space, Reclaim* reclaim, const uint8_t* records, uint32_t sluggishness, Failure* failure) noexcept nogil
+# Makes an empty trie (allocates the root).  `verify` and `path_of` are NULL until the caller sets
+# them.  A trie that was loaded is made by filling in the struct.
+cdef Status trie_create(
+    Trie* trie,
+    TrieSpace* space,
+    Reclaim* reclaim,
+    const uint8_t* records,
+    uint32_t sluggishness,
+    Failure* failure,
+) noexcept nogil
 
 # --- Readers: any thread, inside reclaim_enter .. reclaim_exit ---
 
 # STATUS_OK and `*address`, STATUS_NOT_FOUND, or what `verify` said.
-cdef Status trie_find(const Trie* trie, Path path, const uint8_t* key, uint32_t key_bytes, uint64_t* address, Failure* failure) noexcept nogil
+cdef Status trie_find(
+    const Trie* trie,
+    Path path,
+    const uint8_t* key,
+    uint32_t key_bytes,
+    uint64_t* address,
+    Failure* failure,
+) noexcept nogil
 
 # The same for `count` keys, walked level by level with each next line prefetched;
 # addresses[i] = 0 when absent.
-cdef Status trie_find_batch(const Trie* trie, const Path* paths, const uint8_t** keys, const uint32_t* key_bytes, uint32_t count, uint64_t* addresses, Failure* failure) noexcept nogil
-
-# One entry of a walk in hash order.
-cdef struct TrieEntry:
-    Path path
-    uint64_t address
-
-# Collects entries with path >= `from_path` (in (path, key) order) until `capacity` is reached, always
-# whole leaves, so that equal paths are never cut apart: fewer than `capacity` may come back, and
-# `*next_path` / `*more` say where to go on.  `capacity` >= 512 holds any leaf.
-cdef Status trie_walk(const Trie* trie, Path from_path, TrieEntry* entries, uint32_t capacity, uint32_t* count, Path* next_path, bint* more, Failure* failure) noexcept nogil
-
-# --- Writer: under the store's mutex ---
-
-# Points `key` at `address`.  `*old_address` = the address it had, 0 when it was absent.
-# STATUS_DISK_FULL / NO_MEMORY / OVER_LIMIT (more than 256 equal paths) change nothing.
-cdef Status trie_upsert(Trie* trie, Path path, const uint8_t* key, uint32_t key_bytes, uint64_t address, uint64_t* old_address, Failure* failure) noexcept nogil
-
-# Removes `key`, merging what no longer needs a branch.  STATUS_NOT_FOUND changes nothing.
-cdef Status trie_remove(Trie* trie, Path path, const uint8_t* key, uint32_t key_bytes, uint64_t* old_address, Failure* failure) noexcept nogil
-
-# Replaces the entry of `path` that holds `old_address`; STATUS_NOT_FOUND when there is none.
-cdef Status trie_replace(Trie* trie, Path path, uint64_t old_address, uint64_t new_address) noexcept nogil
-
-# What `check` and `stats` show.
-cdef struct TrieStats:
-    uint64_t keys
-    uint64_t branches
-    uint64_t leaves
-    uint64_t leaf_slots
-    uint64_t path_length_sum            # branches passed, summed over keys
-    uint64_t depth_max
-
-# Walks everything and checks T1, T2, tags and positions against each record's key, and that every
-# block is allocated and used once.  STATUS_CORRUPT with the rule in `failure` for the first breach.
-# Writer excluded (store's mutex held).
-cdef Status trie_check(const Trie* trie, TrieStats* stats, Failure* failure) noexcept nogil
+cdef Status trie_find_batch(
+    const Trie* trie,
+    const Path* paths,
+    const uint8_t** keys,
+    const uint32_t* key_bytes,
+    uint32_t count,
+    uint64_t* addresses,
+    Failure* failure,
+) noexcept nogil
