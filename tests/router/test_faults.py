@@ -15,6 +15,7 @@ import pytest
 
 from deodar.contract.limits import KEY_BYTES_MAX, VALUE_BYTES_MAX
 from deodar.contract.reasons import Reason
+from deodar.contract.rpc_status import error_from_rpc
 from deodar.v1 import kv_pb2
 from tests.cluster_harness import Cluster
 from tests.processes import wait_until
@@ -225,6 +226,39 @@ def test_a_node_at_another_address_is_followed(cluster: Cluster, service: Servic
     cluster.start_node("n2")
     cluster.wait_serving()
     assert service.kv.Get(Get(key=key)).record.value == b"v"
+
+
+def test_a_node_that_stops_in_order_leaves_nothing_in_doubt(
+    cluster: Cluster, service: Service
+) -> None:
+    """SIGTERM under writers: what is not done says so, and every acknowledged write is there."""
+    keys = keys_on(cluster, "n2", 4)
+    counts = dict.fromkeys(keys, 0)
+    endings: list[Failure] = []
+
+    def write(key: bytes) -> None:
+        request = kv_pb2.IncrementRequest(key=key, delta=1)
+        while True:
+            try:
+                service.kv.Increment(request, timeout=20)
+                counts[key] += 1
+            except grpc.RpcError as error:
+                ended = error_from_rpc(error)
+                endings.append(Failure(error.code(), ended.reason, ended.message, ended.metadata))
+                return
+
+    writers = [threading.Thread(target=write, args=[key]) for key in keys]
+    for writer in writers:
+        writer.start()
+    time.sleep(0.5)
+    assert cluster.nodes["n2"].stop() == 0
+    for writer in writers:
+        writer.join()
+    assert {ending.code for ending in endings} == {grpc.StatusCode.UNAVAILABLE}, endings
+    cluster.start_node("n2")
+    cluster.wait_serving()
+    values = service.kv.BatchGet(kv_pb2.BatchGetRequest(keys=keys)).results
+    assert [int(result.record.value) for result in values] == [counts[key] for key in keys]
 
 
 def test_a_stopped_router_lets_calls_finish(cluster: Cluster, service: Service) -> None:
