@@ -97,7 +97,7 @@ def get_request(key: bytes, table: str) -> pb.GetRequest:
 
 def put_request(put: Put, table: str, durability: Durability | None) -> pb.PutRequest:
     return pb.PutRequest(
-        table=checked_table(table), durability=checked_durability(durability), **_put_fields(put)
+        table=checked_table(table), durability=checked_durability(durability), **put_fields(put)
     )
 
 
@@ -105,7 +105,7 @@ def delete_request(delete: Delete, table: str, durability: Durability | None) ->
     return pb.DeleteRequest(
         table=checked_table(table),
         durability=checked_durability(durability),
-        **_delete_fields(delete),
+        **delete_fields(delete),
     )
 
 
@@ -135,11 +135,11 @@ def batch_operations(operations: Sequence[Put | Delete]) -> list[pb.WriteOperati
     total_bytes = 0
     for operation in operations:
         if isinstance(operation, Put):
-            fields = _put_fields(operation)
+            fields = put_fields(operation)
             total_bytes += len(fields["key"]) + len(fields["value"])
             built.append(pb.WriteOperation(put=pb.WriteOperation.Put(**fields)))
         elif isinstance(operation, Delete):
-            fields = _delete_fields(operation)
+            fields = delete_fields(operation)
             total_bytes += len(fields["key"])
             built.append(pb.WriteOperation(delete=pb.WriteOperation.Delete(**fields)))
         else:
@@ -175,7 +175,7 @@ def _check_count(field: str, count: int) -> None:
         raise invalid(field, f"{count} of them, allowed are {limits.BATCH_OPERATIONS_MAX}")
 
 
-def _put_fields(put: Put) -> dict[str, Any]:
+def put_fields(put: Put) -> dict[str, Any]:
     if put.if_absent and put.if_version is not None:
         raise invalid("if_absent", "not together with if_version")
     return {
@@ -187,7 +187,7 @@ def _put_fields(put: Put) -> dict[str, Any]:
     }
 
 
-def _delete_fields(delete: Delete) -> dict[str, Any]:
+def delete_fields(delete: Delete) -> dict[str, Any]:
     return {
         "key": checked_key(delete.key),
         "if_version": optional_number("if_version", delete.if_version, 0, UINT64_MAX),

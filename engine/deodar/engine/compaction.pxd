@@ -15,14 +15,14 @@ from .status cimport Failure, Status
 
 cdef enum:
     COMPACTION_STEP_BYTES = 262144
+    COMPACTION_PASS_BYTES = 67108864
     SPARSE_PERCENT = 50                 # a region with less of it live is a victim
     DEAD_PERCENT = 25                   # of all regions: less than that is left alone
 
 # Whether enough is dead to work at all.  Under the mutex.
 cdef bint compaction_wanted(const StoreCore* core) noexcept nogil
 
-# Evacuates every victim.  The maintenance thread, which holds the mutex; it is given up between
-# steps.
-cdef Status compaction_pass(
-    StoreCore* core, uint64_t* copied_bytes, Failure* failure
-) noexcept nogil
+# Evacuates victims, those without live bytes first, until there are none, COMPACTION_PASS_BYTES are
+# copied, or the disk is full.  The maintenance thread, which holds the mutex; it is given up
+# between steps.
+cdef Status compaction_pass(StoreCore* core, Failure* failure) noexcept nogil

@@ -76,32 +76,42 @@ cdef bint compaction_wanted(const StoreCore* core) noexcept nogil:
     return victims and (taken - wanted) * 100 > taken * DEAD_PERCENT
 
 
-cdef Status compaction_pass(
-    StoreCore* core, uint64_t* copied_bytes, Failure* failure
-) noexcept nogil:
+cdef Status compaction_pass(StoreCore* core, Failure* failure) noexcept nogil:
     cdef Log* log = &core.log
     cdef uint64_t now_ms = core_now_ms(core)
+    cdef uint64_t copied_before = core.maintenance.relocated_bytes
     cdef uint32_t region = log.first
     cdef KvRegion* entry
     cdef Status status
+    while region != REGION_NONE:
+        entry = &log.regions[region]
+        if entry.live_bytes == 0 and is_victim(core, entry, now_ms):
+            retire(core, entry)
+        region = entry.next
+    region = log.first
     while region != REGION_NONE and not core.maintenance.stopping:
         entry = &log.regions[region]
         if is_victim(core, entry, now_ms):
-            if entry.live_bytes > 0:
-                status = evacuate(core, region, copied_bytes, failure)
-                if status != STATUS_OK:
-                    return status
+            status = evacuate(core, region, failure)
+            if status != STATUS_OK:
+                return status
             if entry.live_bytes == 0:
-                entry.state = REGION_EVACUATED
-                entry.retired = reclaim_retire(&core.reclaim)
+                retire(core, entry)
+            if core.maintenance.relocated_bytes - copied_before > COMPACTION_PASS_BYTES:
+                return STATUS_OK
         region = entry.next
     return STATUS_OK
+
+
+cdef void retire(StoreCore* core, KvRegion* entry) noexcept nogil:
+    entry.state = REGION_EVACUATED
+    entry.retired = reclaim_retire(&core.reclaim)
 
 
 # Moves what is live out of a region.  Only this thread frees regions, so the region stays while the
 # mutex is given up.
 cdef Status evacuate(
-    StoreCore* core, uint32_t region, uint64_t* copied_bytes, Failure* failure
+    StoreCore* core, uint32_t region, Failure* failure
 ) noexcept nogil:
     cdef Log* log = &core.log
     cdef KvRegion* entry = &log.regions[region]
@@ -119,7 +129,7 @@ cdef Status evacuate(
             ):
                 return log_corrupt(log, at, rule, failure)
             if view.kind == RECORD_PUT:
-                status = move(core, at, &view, copied_bytes, failure)
+                status = move(core, at, &view, failure)
                 if status != STATUS_OK:
                     return status
             at += view.record_bytes
@@ -133,11 +143,7 @@ cdef Status evacuate(
 
 # Copies a record if the trie points at it; removes it instead when its deadline has passed.
 cdef Status move(
-    StoreCore* core,
-    uint64_t address,
-    RecordView* view,
-    uint64_t* copied_bytes,
-    Failure* failure,
+    StoreCore* core, uint64_t address, RecordView* view, Failure* failure
 ) noexcept nogil:
     cdef Log* log = &core.log
     cdef Path path = path_of(view.key, view.key_bytes)
@@ -165,7 +171,6 @@ cdef Status move(
         if status != STATUS_OK:
             log_rollback(log, &mark)
             return status
-        copied_bytes[0] += view.record_bytes
         core.maintenance.relocated_bytes += view.record_bytes
         epoch_note_records(log)
     return status
