@@ -15,6 +15,7 @@ import pytest
 
 import deodar
 from tests.cli.conftest import COMMAND, Run, run_process
+from tests.etcd_server import EtcdServer
 from tests.processes import free_port, wait_until
 
 
@@ -110,6 +111,19 @@ def test_what_is_said_and_how_a_dead_router_ends_it(tmp_path: Path) -> None:
     finally:
         if process.poll() is None:
             process.kill()
+
+
+def test_with_etcd(tmp_path: Path) -> None:
+    etcd = EtcdServer(tmp_path / "etcd")
+    etcd.start()
+    try:
+        options = ("--nodes", "1", "--shard-bits", "1", "--etcd", etcd.address)
+        with running(tmp_path, free_port(), *options) as (announced, _):
+            status = run_process("cluster", "status", "--json", endpoint=announced["endpoint"])
+            assert status.ok().json()["registry"] == "etcd"
+            assert status.json()["registry_endpoints"] == [etcd.address]
+    finally:
+        etcd.stop()
 
 
 def test_a_foreign_directory_is_refused(call: Run, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -126,3 +127,20 @@ def test_patience_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(CommandError, match="line 1") as caught:
         load(Dead(), [Put(b"k", b"v")])
     assert caught.value.reason == "DISK_FULL"
+
+
+def test_leaving_early_does_not_wait_out_the_patience() -> None:
+    class Dead(Cluster):
+        def fail(self, _put: Put) -> Reason | None:
+            return Reason.DISK_FULL
+
+    def load_and_leave() -> None:
+        with Loader(cast(Client, Dead()), "default", None, lambda _bad: None) as loader:
+            for line in range(module.BATCH_OPERATIONS + 1):
+                loader.add(Parsed(line, Put(b"{x}%d" % line, b"v")))
+            raise KeyboardInterrupt
+
+    begun = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        load_and_leave()
+    assert time.monotonic() - begun < 5
