@@ -5,6 +5,7 @@ from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
 from deodar.engine.record cimport (
+    FLAG_COPIED,
     FLAG_DEADLINE,
     FLAG_RELOCATED,
     LINK_RECORD_BYTES,
@@ -138,4 +139,5 @@ def layout() -> dict[str, int]:
         "RECORD_LINK": RECORD_LINK,
         "FLAG_DEADLINE": FLAG_DEADLINE,
         "FLAG_RELOCATED": FLAG_RELOCATED,
+        "FLAG_COPIED": FLAG_COPIED,
     }

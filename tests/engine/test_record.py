@@ -139,7 +139,7 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
     "kind 0": ({"kind": 0}, "unknown kind"),
     "kind 5": ({"kind": 5}, "unknown kind"),
     "kind 255": ({"kind": 255}, "unknown kind"),
-    "flag 4": ({"flags": 4}, "unknown flag"),
+    "flag 8": ({"flags": 8}, "unknown flag"),
     "flag 128": ({"flags": 128 | record.RELOCATED}, "unknown flag"),
     "value bound": ({"value_field": 67_108_865}, "VALUE_BYTES_MAX"),
     "value 4 GiB": ({"value_field": 2**32 - 1}, "VALUE_BYTES_MAX"),

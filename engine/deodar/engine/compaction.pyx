@@ -29,7 +29,7 @@ from .record cimport (
 )
 from .space cimport space_at
 from .status cimport STATUS_NOT_FOUND, STATUS_OK, Failure, Status
-from .threads cimport mutex_lock, mutex_unlock
+from .threads cimport condition_wait_until, monotonic_ns
 
 
 # Live bytes of a region, without those that are known to have expired.
@@ -76,55 +76,68 @@ cdef bint compaction_wanted(const StoreCore* core) noexcept nogil:
     return victims and (taken - wanted) * 100 > taken * DEAD_PERCENT
 
 
-cdef Status compaction_pass(
-    StoreCore* core, uint64_t* copied_bytes, Failure* failure
-) noexcept nogil:
+cdef Status compaction_pass(StoreCore* core, Failure* failure) noexcept nogil:
     cdef Log* log = &core.log
     cdef uint64_t now_ms = core_now_ms(core)
+    cdef uint64_t copied_before = core.maintenance.relocated_bytes
     cdef uint32_t region = log.first
     cdef KvRegion* entry
     cdef Status status
+    while region != REGION_NONE:
+        entry = &log.regions[region]
+        if entry.live_bytes == 0 and is_victim(core, entry, now_ms):
+            retire(core, entry)
+        region = entry.next
+    region = log.first
     while region != REGION_NONE and not core.maintenance.stopping:
         entry = &log.regions[region]
         if is_victim(core, entry, now_ms):
-            if entry.live_bytes > 0:
-                status = evacuate(core, region, copied_bytes, failure)
-                if status != STATUS_OK:
-                    return status
+            status = evacuate(core, region, failure)
+            if status != STATUS_OK:
+                return status
             if entry.live_bytes == 0:
-                entry.state = REGION_EVACUATED
-                entry.retired = reclaim_retire(&core.reclaim)
+                retire(core, entry)
+            if core.maintenance.relocated_bytes - copied_before > COMPACTION_PASS_BYTES:
+                return STATUS_OK
         region = entry.next
     return STATUS_OK
+
+
+cdef void retire(StoreCore* core, KvRegion* entry) noexcept nogil:
+    entry.state = REGION_EVACUATED
+    entry.retired = reclaim_retire(&core.reclaim)
 
 
 # Moves what is live out of a region.  Only this thread frees regions, so the region stays while the
 # mutex is given up.
 cdef Status evacuate(
-    StoreCore* core, uint32_t region, uint64_t* copied_bytes, Failure* failure
+    StoreCore* core, uint32_t region, Failure* failure
 ) noexcept nogil:
     cdef Log* log = &core.log
     cdef KvRegion* entry = &log.regions[region]
     cdef uint64_t at = region_address(log, region) + REGION_HEADER_BYTES
     cdef uint64_t end = region_address(log, region) + entry.used_bytes
     cdef uint64_t step_end
+    cdef uint64_t step_started
     cdef const char* rule = NULL
     cdef RecordView view
     cdef Status status
     while at < end and entry.live_bytes > 0 and not core.maintenance.stopping:
         step_end = at + COMPACTION_STEP_BYTES
+        step_started = monotonic_ns()
         while at < end and at < step_end:
             if not record_decode(
                 space_at(&log.space, at), end - at, entry.sequence, &view, &rule
             ):
                 return log_corrupt(log, at, rule, failure)
             if view.kind == RECORD_PUT:
-                status = move(core, at, &view, copied_bytes, failure)
+                status = move(core, at, &view, failure)
                 if status != STATUS_OK:
                     return status
             at += view.record_bytes
-        mutex_unlock(&log.mutex)
-        mutex_lock(&log.mutex)
+        condition_wait_until(
+            &core.maintenance.work, &log.mutex, 2 * monotonic_ns() - step_started
+        )
         status = epoch_admit(log, failure)
         if status != STATUS_OK:
             return status
@@ -133,11 +146,7 @@ cdef Status evacuate(
 
 # Copies a record if the trie points at it; removes it instead when its deadline has passed.
 cdef Status move(
-    StoreCore* core,
-    uint64_t address,
-    RecordView* view,
-    uint64_t* copied_bytes,
-    Failure* failure,
+    StoreCore* core, uint64_t address, RecordView* view, Failure* failure
 ) noexcept nogil:
     cdef Log* log = &core.log
     cdef Path path = path_of(view.key, view.key_bytes)
@@ -165,7 +174,6 @@ cdef Status move(
         if status != STATUS_OK:
             log_rollback(log, &mark)
             return status
-        copied_bytes[0] += view.record_bytes
         core.maintenance.relocated_bytes += view.record_bytes
         epoch_note_records(log)
     return status

@@ -8,7 +8,14 @@ from .disk cimport disk_close, disk_open
 from .env cimport Env
 from .epoch cimport epoch_close, epoch_open, epoch_start, epoch_stop, epoch_wait
 from .identity cimport Session, identity_create, identity_read, session_write
-from .log cimport Log, log_begin, log_close, log_open, log_verify
+from .log cimport (
+    Log,
+    log_begin,
+    log_close,
+    log_open,
+    log_verify,
+    region_replenish,
+)
 from .maintenance cimport (
     maintenance_checkpoint,
     maintenance_commit,
@@ -285,7 +292,9 @@ cdef Status session_open(StoreCore* core, Failure* failure) noexcept nogil:
 
 
 cdef Status threads_start(StoreCore* core, Failure* failure) noexcept nogil:
-    cdef Status status = epoch_start(&core.disk_thread, failure)
+    cdef Status status
+    region_replenish(&core.log)
+    status = epoch_start(&core.disk_thread, failure)
     if status != STATUS_OK:
         return status
     status = maintenance_start(core, failure)

@@ -125,7 +125,6 @@ cdef bint expiring(const Log* log) noexcept nogil:
 # What a long log or a full disk asks for.
 cdef void work_unasked(StoreCore* core) noexcept nogil:
     cdef Maintenance* maintenance = &core.maintenance
-    cdef uint64_t copied_bytes = 0
     cdef bint for_space = maintenance.space_wanted
     cdef Failure failure
     cdef Status status
@@ -133,11 +132,32 @@ cdef void work_unasked(StoreCore* core) noexcept nogil:
     maintenance.space_wanted = False
     status = checkpoint(core, &failure)
     if status == STATUS_OK and core.options.compaction and compaction_wanted(core):
-        status = compaction_pass(core, &copied_bytes, &failure)
-        if status == STATUS_OK and (for_space or evacuated(&core.log)):
-            status = checkpoint(core, &failure)
+        status = reclaim_space(core, &failure)
     if status != STATUS_OK or for_space:
         maintenance.retry_ns = monotonic_ns() + <uint64_t> RETRY_NS
+
+
+# Compacts in passes, each with a checkpoint that frees what it evacuated, as long as that helps: on
+# a full disk a pass can only copy as much as the one before has freed.
+cdef Status reclaim_space(StoreCore* core, Failure* failure) noexcept nogil:
+    cdef Maintenance* maintenance = &core.maintenance
+    cdef uint64_t freed_before
+    cdef Status compacted
+    cdef Status status
+    while True:
+        freed_before = maintenance.freed_bytes
+        failure_clear(failure)
+        compacted = compaction_pass(core, failure)
+        if compacted != STATUS_OK and compacted != STATUS_DISK_FULL:
+            return compacted
+        if not evacuated(&core.log):
+            return compacted
+        failure_clear(failure)
+        status = checkpoint(core, failure)
+        if status != STATUS_OK or maintenance.stopping:
+            return status
+        if maintenance.freed_bytes == freed_before:
+            return STATUS_OK
 
 
 cdef bint evacuated(const Log* log) noexcept nogil:
@@ -160,20 +180,19 @@ cdef void serve_checkpoint(StoreCore* core) noexcept nogil:
     condition_broadcast(&core.log.progress)
 
 
-# A checkpoint lets compaction see what is old; another one frees what was evacuated.
+# The checkpoint lets compaction see what is old.
 cdef void serve_compaction(StoreCore* core) noexcept nogil:
     cdef Maintenance* maintenance = &core.maintenance
     cdef uint64_t request = maintenance.compaction_requested
     cdef uint64_t freed_before = maintenance.freed_bytes
-    cdef uint64_t copied_bytes = 0
     cdef Failure failure
     cdef Status status
     failure_clear(&failure)
     status = checkpoint(core, &failure)
     if status == STATUS_OK:
-        status = compaction_pass(core, &copied_bytes, &failure)
-    if status == STATUS_OK and evacuated(&core.log):
-        status = checkpoint(core, &failure)
+        status = reclaim_space(core, &failure)
+    if status == STATUS_OK:
+        failure_clear(&failure)
     maintenance.failure = failure
     maintenance.compaction_freed_bytes = maintenance.freed_bytes - freed_before
     maintenance.compaction_served = request
@@ -382,16 +401,16 @@ cdef Status maintenance_request_checkpoint(
 ) noexcept nogil:
     cdef Maintenance* maintenance = &core.maintenance
     cdef uint64_t request
-    cdef Status status = STATUS_OK
+    cdef Status status
     mutex_lock(&core.log.mutex)
-    maintenance.checkpoint_requested += 1
-    request = maintenance.checkpoint_requested
-    condition_signal(&maintenance.work)
-    while maintenance.checkpoint_served < request:
-        condition_wait(&core.log.progress, &core.log.mutex)
-    if maintenance.failure.status != 0:
-        failure[0] = maintenance.failure
-        status = failure.status
+    status = epoch_writable(&core.log, failure)
+    if status == STATUS_OK:
+        maintenance.checkpoint_requested += 1
+        request = maintenance.checkpoint_requested
+        condition_signal(&maintenance.work)
+        while maintenance.checkpoint_served < request:
+            condition_wait(&core.log.progress, &core.log.mutex)
+        status = last_failure(core, failure)
     mutex_unlock(&core.log.mutex)
     return status
 
@@ -401,16 +420,23 @@ cdef Status maintenance_request_compaction(
 ) noexcept nogil:
     cdef Maintenance* maintenance = &core.maintenance
     cdef uint64_t request
-    cdef Status status = STATUS_OK
+    cdef Status status
     mutex_lock(&core.log.mutex)
-    maintenance.compaction_requested += 1
-    request = maintenance.compaction_requested
-    condition_signal(&maintenance.work)
-    while maintenance.compaction_served < request:
-        condition_wait(&core.log.progress, &core.log.mutex)
-    freed_bytes[0] = maintenance.compaction_freed_bytes
-    if maintenance.failure.status != 0:
-        failure[0] = maintenance.failure
-        status = failure.status
+    status = epoch_writable(&core.log, failure)
+    if status == STATUS_OK:
+        maintenance.compaction_requested += 1
+        request = maintenance.compaction_requested
+        condition_signal(&maintenance.work)
+        while maintenance.compaction_served < request:
+            condition_wait(&core.log.progress, &core.log.mutex)
+        freed_bytes[0] = maintenance.compaction_freed_bytes
+        status = last_failure(core, failure)
     mutex_unlock(&core.log.mutex)
     return status
+
+
+cdef Status last_failure(const StoreCore* core, Failure* failure) noexcept nogil:
+    if core.maintenance.failure.status == 0:
+        return STATUS_OK
+    failure[0] = core.maintenance.failure
+    return failure.status

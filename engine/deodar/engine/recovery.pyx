@@ -253,20 +253,9 @@ cdef Status position_open(
     )
     if rule != NULL:
         return log_corrupt(log, start, rule, failure)
-    if header.position >= start + REGION_HEADER_BYTES + SEAL_RECORD_BYTES:
-        if not record_decode(
-            space_at(&log.space, header.position - SEAL_RECORD_BYTES),
-            SEAL_RECORD_BYTES,
-            active.sequence,
-            &view,
-            &rule,
-        ) or view.kind != RECORD_SEAL:
-            return log_corrupt(
-                log,
-                header.position - SEAL_RECORD_BYTES,
-                "C2: the SEAL that a checkpoint names is not in the log",
-                failure,
-            )
+    status = records_check(log, start + REGION_HEADER_BYTES, header.position, failure)
+    if status != STATUS_OK:
+        return status
     log.sequence = active.sequence
     log.tail = header.position
     log.limit = end - 2 * SEAL_RECORD_BYTES
@@ -277,6 +266,28 @@ cdef Status position_open(
     log.epoch = header.sealed_epoch + 1
     replay.region_end = end
     log_mark(log, &replay.sealed)
+    return STATUS_OK
+
+
+# The active region becomes memory that reads trust, so its records are checked here, up to the SEAL
+# before the position (C2).
+cdef Status records_check(
+    Log* log, uint64_t at, uint64_t position, Failure* failure
+) noexcept nogil:
+    cdef uint64_t sequence = log.regions[log.active].sequence
+    cdef const char* rule = NULL
+    cdef RecordView view
+    view.kind = RECORD_SEAL
+    while at < position:
+        if not record_decode(
+            space_at(&log.space, at), position - at, sequence, &view, &rule
+        ):
+            return log_corrupt(log, at, rule, failure)
+        at += view.record_bytes
+    if view.kind != RECORD_SEAL:
+        return log_corrupt(
+            log, position, "C2: a checkpoint does not stand behind a SEAL", failure
+        )
     return STATUS_OK
 
 

@@ -174,10 +174,12 @@ class Store:
         """Keep the log behind `after_version` until `unpin_log` of the token returned."""
 
     def unpin_log(self, token: int) -> None: ...
-    def digest(self) -> tuple[int, int]:
+    def digest(self, *, alive_at_ms: int | None = None) -> tuple[int, int]:
         """(live keys, XOR over them of XXH3_64 of key, value, version and deadline).
 
-        Two stores with the same live records have the same digest.
+        Two stores with the same live records have the same digest.  `alive_at_ms` (milliseconds
+        since 1970; None = now) says at which moment they must be alive: two stores that are
+        compared at different times name one moment, not before either of them.
         """
 
     def sync(self, timeout: float | None = None) -> int:

@@ -10,6 +10,7 @@ import asyncio
 from typing import Any
 
 import structlog
+
 from deodar.contract.keypath import Prefix
 from deodar.contract.reasons import Reason, ServiceError
 from deodar.engine import EngineError, NotAStore, Store
@@ -155,6 +156,7 @@ class Host:
         return found is not None and found[0].primary == self.node
 
     async def _sweep(self, state: ClusterState) -> None:
+        await self._workers.run(self._directories.remove_drafts)
         for table, prefix in await self._workers.run(self._directories.found):
             name = f"{table}/{prefix}"
             found = state.shards.get(name)
