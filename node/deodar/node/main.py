@@ -42,6 +42,9 @@ from .servicer_kv import NodeKV
 from .servicer_replication import NodeReplication
 from .workers import Workers
 
+# How long calls are refused by name before the server stops: gRPC cancels without a word what
+# arrives while it stops, and a cancelled write has an unknown outcome.
+REFUSE_S = 0.25
 KV_SERVICE = kv_pb2.DESCRIPTOR.services_by_name["KV"].full_name
 REPLICATION_SERVICE = replication_pb2.DESCRIPTOR.services_by_name["Replication"].full_name
 
@@ -103,6 +106,7 @@ async def run_node(config: NodeConfig, up: asyncio.Event, stop: asyncio.Event) -
         log.info("node stops")
         host.stopping = True
         await _set_health(healths, health_pb2.HealthCheckResponse.NOT_SERVING)
+        await asyncio.sleep(REFUSE_S)
     log.info("node has stopped")
 
 
