@@ -40,18 +40,18 @@ async def test_a_node_serves_and_stops(cluster: Cluster):
         json.loads(line)
 
 
-async def test_restart_keeps_buffered_writes_and_counts_incarnations(cluster: Cluster):
-    names = await cluster.make_shards(1, "n1")
-    node = cluster.add("n1")
-    await cluster.up("n1")
-    await cluster.serving(*names)
-    await cluster.put(b"k", b"v")
-    before = cluster.view.state.nodes["n1"].incarnation
+async def test_restart_keeps_buffered_writes_and_counts_incarnations(any_cluster: Cluster):
+    names = await any_cluster.make_shards(1, "n1")
+    node = any_cluster.add("n1")
+    await any_cluster.up("n1")
+    await any_cluster.serving(*names)
+    await any_cluster.put(b"k", b"v")
+    before = any_cluster.view.state.nodes["n1"].incarnation
     assert node.stop() == 0
-    cluster.add("n1")
-    await cluster.up("n1")
-    assert cluster.view.state.nodes["n1"].incarnation == before + 1
-    assert await cluster.get(b"k") == b"v"
+    any_cluster.add("n1")
+    await any_cluster.up("n1")
+    assert any_cluster.view.state.nodes["n1"].incarnation == before + 1
+    assert await any_cluster.get(b"k") == b"v"
 
 
 async def test_kill_keeps_durable_writes(cluster: Cluster):

@@ -93,26 +93,26 @@ class Load:
             self._judge(key, number, await self.cluster.get(key))
 
 
-async def test_a_move_under_load_loses_nothing(cluster: Cluster):
+async def test_a_move_under_load_loses_nothing(any_cluster: Cluster):
     """Writers and a reader run while the shard goes forth and back; the digests are compared by
     the move itself, the contents here."""
-    (name,) = await two_nodes(cluster)
+    (name,) = await two_nodes(any_cluster)
     for number in range(3_000):
-        await cluster.put(b"old-%d" % number, b"x" * 100)
-    load = Load(cluster)
+        await any_cluster.put(b"old-%d" % number, b"x" * 100)
+    load = Load(any_cluster)
     load.start()
     await asyncio.sleep(0.3)
     for target in ("n2", "n1", "n2"):
-        await cluster.move(name, target)
+        await any_cluster.move(name, target)
         await asyncio.sleep(0.2)
     await load.stop()
     await load.verify()
-    records = await cluster.scan()
+    records = await any_cluster.scan()
     assert len(records) == 3_000 + len(load.acknowledged)
     assert len({record.key for record in records}) == len(records)
-    assert cluster.record(name).term == 4
-    await eventually(lambda: store_directories(cluster, "n1") == [], "the source is clean")
-    assert store_directories(cluster, "n2") == ["default--0", "default--0.json"]
+    assert any_cluster.record(name).term == 4
+    await eventually(lambda: store_directories(any_cluster, "n1") == [], "the source is clean")
+    assert store_directories(any_cluster, "n2") == ["default--0", "default--0.json"]
     assert load.count > 100
 
 
