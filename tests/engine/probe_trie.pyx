@@ -623,6 +623,22 @@ cdef void key_of(uint64_t number, uint8_t* key) noexcept nogil:
     memcpy(key + 15, &number, 8)
 
 
+# Keys seen by a walk over everything.
+cdef uint64_t walk_whole(const Trie* trie, Failure* failure) noexcept nogil:
+    cdef TrieEntry[512] entries
+    cdef Path place
+    cdef uint32_t count
+    cdef uint64_t walked = 0
+    cdef bint more = True
+    place.high = 0
+    place.low = 0
+    while more:
+        if trie_walk(trie, place, entries, 512, &count, &place, &more, failure) != STATUS_OK:
+            return 0
+        walked += count
+    return walked
+
+
 def rates(str directory, uint64_t keys, uint32_t value_bytes=128, uint64_t lookups=2_000_000):
     """Operations a second of CPU time, hashing included, of `keys` 23-byte keys in random order."""
     cdef Records records = Records(keys * (56 + value_bytes) + 4096)
@@ -640,7 +656,8 @@ def rates(str directory, uint64_t keys, uint32_t value_bytes=128, uint64_t looku
     cdef uint64_t seed = 0x9E3779B97F4A7C15
     cdef uint32_t at
     cdef uint32_t slot
-    cdef double[6] times
+    cdef double[8] times
+    cdef uint64_t walked
     failure_clear(&failure)
     with nogil:
         times[0] = cpu_s()
@@ -652,6 +669,8 @@ def rates(str directory, uint64_t keys, uint32_t value_bytes=128, uint64_t looku
                 &index.trie, path_of(key, 23), key, 23, address, &address, &failure
             ) != STATUS_OK
         times[1] = cpu_s()
+        with gil:
+            space = index.space_stats()
         for number in range(lookups):
             key_of(scramble(seed + number) % keys, key)
             slot = reclaim_enter(&index.reclaim)
@@ -690,15 +709,25 @@ def rates(str directory, uint64_t keys, uint32_t value_bytes=128, uint64_t looku
             # Put back what was there: the record at 64 has another key.
             missed += trie_replace(&index.trie, path_of(key, 23), 64, address) != STATUS_OK
         times[5] = cpu_s()
+        walked = walk_whole(&index.trie, &failure)
+        times[6] = cpu_s()
+        for number in range(0, keys, 2):
+            key_of(number, key)
+            missed += trie_remove(
+                &index.trie, path_of(key, 23), key, 23, &address, &failure
+            ) != STATUS_OK
+        times[7] = cpu_s()
+    missed += walked != keys
     if missed != 0:
         raise AssertionError(f"{missed} wrong answers")
-    space = index.space_stats()
     return {
         "load": keys / (times[1] - times[0]),
         "find": lookups / (times[2] - times[1]),
         "batch64": lookups / (times[3] - times[2]),
         "miss": lookups / (times[4] - times[3]),
         "update": lookups / (times[5] - times[4]),
+        "walk": keys / (times[6] - times[5]),
+        "remove": keys // 2 / (times[7] - times[6]),
         "index_bytes_a_key": space["used_bytes"] / keys,
         "memory_bytes_a_key": space["memory_bytes"] / keys,
     }
