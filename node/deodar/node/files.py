@@ -8,7 +8,6 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-
 DRAFT_SUFFIX = ".new"
 
 
