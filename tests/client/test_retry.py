@@ -301,6 +301,27 @@ def test_a_key_that_cannot_be_read_is_never_absent(routing: Routing) -> None:
     assert isinstance(error, deodar.ShardUnavailable)
 
 
+def test_keys_that_did_not_fit_into_the_answer_are_asked_again(routing: Routing) -> None:
+    class Narrow(Shards):
+        """Answers with two values at most."""
+
+        def __call__(self, call: Call) -> Any:
+            answer = super().__call__(call)
+            full = ServiceError(Reason.LIMIT_EXCEEDED, "ask again")
+            for result in answer.results[2:]:
+                result.CopyFrom(kv_pb2.BatchGetResult(error=error_to_operation(full)))
+            return answer
+
+    shards = Narrow()
+    shards.data = {key: key for key in KEYS}
+    play = Play(routing, shards)
+    assert play.run(Core(routing).batch_get(KEYS, "", 5.0)) == KEYS
+    assert not play.pauses
+    shards.failing_keys = dict.fromkeys(KEYS, Reason.LIMIT_EXCEEDED)
+    with pytest.raises(deodar.BatchError):
+        play.run(Core(routing).batch_get(KEYS, "", 5.0))
+
+
 def test_an_answer_of_another_length_is_a_fault(routing: Routing) -> None:
     play = Play(routing, lambda _call: kv_pb2.BatchGetResponse())
     with pytest.raises(deodar.BatchError) as caught:

@@ -10,7 +10,6 @@ from deodar.engine.disk cimport DISK_AUTO, Disk, disk_close, disk_open
 from deodar.engine.hashing cimport Path, path_of
 from deodar.engine.reclaim cimport Reclaim, reclaim_enter, reclaim_exit, reclaim_open
 from deodar.engine.record cimport (
-    RECORD_HEADER_BYTES,
     RECORD_PUT,
     RecordView,
     record_bytes_of,
@@ -449,7 +448,7 @@ cdef class Index:
         cdef uint32_t count = len(keys)
         cdef uint64_t* addresses = <uint64_t*> calloc(count, sizeof(uint64_t))
         cdef uint64_t old_address
-        cdef uint64_t turn
+        cdef uint64_t _turn
         cdef uint32_t index
         cdef Status status = STATUS_OK
         if addresses == NULL:
@@ -458,7 +457,7 @@ cdef class Index:
             addresses[index] = self.records.append(keys[index])
         failure_clear(&failure)
         with nogil:
-            for turn in range(rounds):
+            for _turn in range(rounds):
                 for index in range(count):
                     status = self.put_record(addresses[index], &old_address, &failure)
                     if status != STATUS_OK:

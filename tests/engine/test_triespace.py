@@ -307,10 +307,10 @@ def test_any_call_of_an_image_may_fail(tmp_path: Path, kind: str, first: bool) -
         directory = tmp_path / str(at)
         directory.mkdir()
         index = probe.Index(str(directory), door=env.Door(faults))
-        keys = keys_of(2000)
+        keys = keys_of(8000)
         addresses = [index.upsert(key)[0] for key in keys]
         image = None if first else take_image(index)
-        for key in keys_of(60_000, "more"):
+        for key in keys_of(40_000, "more"):
             index.upsert(key)
         faults.at = faults.seen + at
         index.freeze()
