@@ -5,12 +5,20 @@ from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memset
 from posix.time cimport CLOCK_THREAD_CPUTIME_ID, clock_gettime, timespec
 
-from deodar.engine.atomics cimport load_acquire_u32, store_release_u32
+from deodar.engine.atomics cimport load_acquire_u8, load_acquire_u32, store_release_u32
 from deodar.engine.disk cimport DISK_AUTO, Disk, disk_close, disk_open
-from deodar.engine.hashing cimport Path, path_of
+from deodar.engine.hashing cimport Path, path_of, path_tag
+from deodar.engine.leaf cimport (
+    SLOT_LEAF,
+    SLOT_RECORD,
+    slot_address,
+    slot_kind,
+    slot_make,
+    slot_tag,
+)
+from deodar.engine.limits cimport PAGE_BYTES
 from deodar.engine.reclaim cimport Reclaim, reclaim_enter, reclaim_exit, reclaim_open
 from deodar.engine.record cimport (
-    RECORD_HEADER_BYTES,
     RECORD_PUT,
     RecordView,
     record_bytes_of,
@@ -39,6 +47,7 @@ from deodar.engine.trieimage cimport (
     triespace_write_image,
 )
 from deodar.engine.triespace cimport (
+    PAGE_FROZEN,
     TrieSpace,
     TrieSpaceStats,
     triespace_allocate,
@@ -375,6 +384,24 @@ cdef class Index:
         cdef uint64_t* root = <uint64_t*> (triespace_base(self.space) + self.trie.root)
         root[path.high >> 56] ^= <uint64_t> xor << 48
 
+    def double(self, bytes key not None) -> None:
+        """Give `key`, which is in a leaf below the root, a second entry: what a walk can see of a
+        key that is taken out and put back meanwhile."""
+        cdef const uint8_t* data = key
+        cdef Path path = self.path(data, len(key))
+        cdef uint8_t* base = triespace_base(self.space)
+        cdef uint64_t slot = (<uint64_t*> (base + self.trie.root))[path.high >> 56]
+        cdef uint64_t* entries = <uint64_t*> (base + slot_address(slot))
+        cdef uint64_t entry = slot_make(path_tag(path), SLOT_RECORD, self.find(key))
+        cdef uint32_t index
+        if slot_kind(slot) != SLOT_LEAF:
+            raise ValueError("no leaf there")
+        for index in range(slot_tag(slot)):
+            if entries[index] == 0:
+                entries[index] = entry
+                return
+        raise ValueError("the leaf is full")
+
     def enter(self) -> int:
         """Begin a read that keeps retired blocks from being used again."""
         return reclaim_enter(&self.reclaim)
@@ -440,6 +467,28 @@ cdef class Index:
 
     # --- Races: each call keeps a thread busy without the GIL ---
 
+    def overwrite(self, list addresses not None, int byte, uint64_t lead) -> None:
+        """Fill 2048-byte blocks with `byte`, each at the moment when its page is fought over:
+        as soon as the checkpoint has reached the page `lead` before it."""
+        cdef uint64_t count = len(addresses)
+        cdef uint64_t* blocks = <uint64_t*> calloc(count, sizeof(uint64_t))
+        cdef uint8_t* states = self.space.page_states.base
+        cdef uint64_t page
+        cdef uint64_t index
+        if blocks == NULL:
+            raise MemoryError
+        for index in range(count):
+            blocks[index] = addresses[index]
+        with nogil:
+            for index in range(count):
+                page = blocks[index] // PAGE_BYTES - lead
+                while load_acquire_u8(states + page) == PAGE_FROZEN:
+                    if load_acquire_u32(&self.stopped) != 0:
+                        break
+                triespace_touch(self.space, blocks[index])
+                memset(triespace_base(self.space) + blocks[index], byte, 2048)
+        free(blocks)
+
     def stop(self) -> None:
         store_release_u32(&self.stopped, 1)
 
@@ -449,7 +498,7 @@ cdef class Index:
         cdef uint32_t count = len(keys)
         cdef uint64_t* addresses = <uint64_t*> calloc(count, sizeof(uint64_t))
         cdef uint64_t old_address
-        cdef uint64_t turn
+        cdef uint64_t _turn
         cdef uint32_t index
         cdef Status status = STATUS_OK
         if addresses == NULL:
@@ -458,7 +507,7 @@ cdef class Index:
             addresses[index] = self.records.append(keys[index])
         failure_clear(&failure)
         with nogil:
-            for turn in range(rounds):
+            for _turn in range(rounds):
                 for index in range(count):
                     status = self.put_record(addresses[index], &old_address, &failure)
                     if status != STATUS_OK:

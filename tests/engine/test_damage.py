@@ -213,8 +213,10 @@ def test_flipped_bits_of_a_closed_store(closed: Path) -> None:
     chance = random.Random(1)
     good = (closed / DATA).read_bytes()
     end = log_end(closed)
+    regions = range(0, end, REGION_BYTES)
+    used = [start for start in regions if good[start : start + 8] == b"DEODARKV"]
     for _ in range(60):
-        offset = chance.randrange(end)
+        offset = min(chance.choice(used) + chance.randrange(REGION_BYTES), end - 1)
         flipped = bytes([good[offset] ^ 1 << chance.randrange(8)])
         (closed / DATA).write_bytes(good[:offset] + flipped + good[offset + 1 :])
         try:

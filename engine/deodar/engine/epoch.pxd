@@ -33,7 +33,6 @@ cdef struct DiskThread:
     WriteOperation* operations          # owned
     uint32_t operations_max
     uint64_t flushes_count
-    uint64_t flushed_sequence           # of the active region at the last flush
     uint64_t replenish_ns               # when extending the space is tried again
 
 cdef Status epoch_open(

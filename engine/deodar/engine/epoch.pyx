@@ -13,15 +13,12 @@ from .disk cimport (
 )
 from .limits cimport PAGE_BYTES
 from .log cimport (
-    RESERVE_REGIONS,
     KvRegion,
     Log,
     log_seal,
     log_unflushed,
     region_address,
-    region_adopt,
     region_replenish,
-    region_stock,
 )
 from .space cimport space_at, space_fd, space_file_offset
 from .status cimport (
@@ -53,7 +50,6 @@ cdef extern from "<stdlib.h>" nogil:
 
 cdef enum:
     DISK_DEPTH = 32                     # writes of 1 MiB in flight
-    STOCK_REGIONS_MAX = 16
     REPLENISH_NS = 1000000000           # between attempts to make the reserve whole on a full disk
 
 
@@ -89,7 +85,6 @@ cdef void epoch_close(DiskThread* thread) noexcept nogil:
 
 
 cdef Status epoch_start(DiskThread* thread, Failure* failure) noexcept nogil:
-    thread.flushed_sequence = thread.log.sequence
     cdef int error = thread_start(&thread.thread, disk_thread_main, thread)
     if error != 0:
         return failure_set(failure, STATUS_IO_ERROR, error, NULL, 0, "pthread_create")
@@ -145,7 +140,6 @@ cdef void flush(DiskThread* thread) noexcept nogil:
     cdef Failure failure
     cdef Status status = STATUS_OK
     cdef uint32_t count = 0
-    cdef uint32_t stock
     failure_clear(&failure)
     if log.epoch_records > 0:
         log_seal(log)
@@ -156,7 +150,6 @@ cdef void flush(DiskThread* thread) noexcept nogil:
     if log.sealed_epoch == log.durable_epoch:
         return
     status = prepare(thread, &count, &failure)
-    stock = regions_to_stock(thread)
     mutex_unlock(&log.mutex)
     if status == STATUS_OK:
         status = disk_write(&thread.disk, thread.operations, count, &failure)
@@ -173,21 +166,6 @@ cdef void flush(DiskThread* thread) noexcept nogil:
     else:
         log.failure = failure
     condition_broadcast(&log.progress)
-    if stock > 0 and status == STATUS_OK:
-        mutex_unlock(&log.mutex)
-        region_stock(log, stock)
-        mutex_lock(&log.mutex)
-        region_adopt(log)
-
-
-# How many regions to make ready: twice what was used since the last flush, STOCK_REGIONS_MAX at most.
-cdef uint32_t regions_to_stock(DiskThread* thread) noexcept nogil:
-    cdef Log* log = thread.log
-    cdef uint64_t used = log.sequence - thread.flushed_sequence
-    cdef uint32_t wanted = RESERVE_REGIONS
-    thread.flushed_sequence = log.sequence
-    wanted += <uint32_t> min(2 * used, <uint64_t> STOCK_REGIONS_MAX)
-    return wanted - log.free_count if log.free_count < wanted else 0
 
 
 # A full disk is asked again once a second, not once an epoch.

@@ -175,7 +175,7 @@ cdef Status frames_take(Frames* frames, uint64_t* frame, Failure* failure) noexc
 cdef Status frames_claim(Frames* frames, uint64_t frame, Failure* failure) noexcept nogil:
     cdef uint64_t bit = <uint64_t> 1 << (frame % 64)
     if frame // FRAMES_PER_FILE >= frames.file_count:
-        return fail(STATUS_CORRUPT, 0, frame, "page table refers to a file that is missing", failure)
+        return fail(STATUS_CORRUPT, 0, frame, "page table refers to a missing file", failure)
     if frames.used[frame // 64] & bit:
         return fail(STATUS_CORRUPT, 0, frame, "page table refers to a frame twice", failure)
     frames.used[frame // 64] |= bit

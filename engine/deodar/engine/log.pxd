@@ -62,7 +62,6 @@ cdef struct Log:
     uint64_t stall_ns
     # Guarded by `mutex`; readers of the trie look at `space.base`, residency and sequences only.
     pthread_mutex_t mutex
-    pthread_mutex_t growth              # held while the space is extended; taken behind `mutex`
     pthread_cond_t work                 # the disk thread waits here
     pthread_cond_t progress             # durable_epoch, flushed_bytes, failure or freeze moved
     Space space
@@ -169,16 +168,8 @@ cdef void region_undo(Log* log) noexcept nogil
 
 # Gives a DOOMED region back.
 cdef void region_release(Log* log, uint32_t region) noexcept nogil
-# Counts the regions that region_stock has made since.
-cdef void region_adopt(Log* log) noexcept nogil
 # Extends the space until the reserve is whole, as far as the disk lets it.
 cdef void region_replenish(Log* log) noexcept nogil
-
-# --- Without the mutex ---
-
-# Extends the space by `count` regions with their memory, as far as the disk lets it, so that writers
-# neither wait for the file system nor for zeroed pages.  The disk thread only.
-cdef void region_stock(Log* log, uint32_t count) noexcept nogil
 
 # --- Any thread, inside a grace period or under the mutex ---
 

@@ -4,7 +4,6 @@ from libc.stdio cimport snprintf
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
 
-from .atomics cimport load_acquire_u32
 from .debug cimport check
 from .env cimport Env, env_write_full
 from .hashing cimport checksum64
@@ -38,7 +37,6 @@ from .space cimport (
     space_file_offset,
     space_make_anonymous,
     space_open,
-    space_populate,
 )
 from .status cimport (
     STATUS_CORRUPT,
@@ -51,14 +49,7 @@ from .status cimport (
     failure_clear,
     failure_set,
 )
-from .threads cimport (
-    condition_close,
-    condition_open,
-    mutex_close,
-    mutex_lock,
-    mutex_open,
-    mutex_unlock,
-)
+from .threads cimport condition_close, condition_open, mutex_close, mutex_open
 
 cdef enum:
     TAIL_RESERVE_BYTES = SEAL_RECORD_BYTES + LINK_RECORD_BYTES      # L2
@@ -96,7 +87,6 @@ cdef Status log_open(
         space_close(&log.space)
         return failure_set(failure, STATUS_NO_MEMORY, 0, NULL, 0, "table of regions")
     mutex_open(&log.mutex)
-    mutex_open(&log.growth)
     condition_open(&log.work)
     condition_open(&log.progress)
     return STATUS_OK
@@ -105,7 +95,6 @@ cdef Status log_open(
 cdef void log_close(Log* log) noexcept nogil:
     condition_close(&log.progress)
     condition_close(&log.work)
-    mutex_close(&log.growth)
     mutex_close(&log.mutex)
     free(log.regions)
     log.regions = NULL
@@ -340,58 +329,20 @@ cdef Status region_take(
     Log* log, uint32_t count, bint reserve, uint32_t* region, Failure* failure
 ) noexcept nogil:
     cdef uint32_t kept = 0 if reserve else RESERVE_REGIONS
-    cdef Status status = STATUS_OK
-    if log.free_count >= count + kept and find_free(log, count, region):
-        return region_reuse(log, count, region[0], failure)
-    mutex_lock(&log.growth)
-    region_adopt(log)
-    if log.free_count >= count + kept and find_free(log, count, region):
-        status = region_reuse(log, count, region[0], failure)
-    else:
-        status = space_extend(&log.space, count, region, failure)
-        if status == STATUS_OK:
-            log.region_count = log.space.region_count
-    mutex_unlock(&log.growth)
-    return status
-
-
-cdef Status region_reuse(
-    Log* log, uint32_t count, uint32_t region, Failure* failure
-) noexcept nogil:
-    cdef uint32_t index
     cdef Status status
-    for index in range(region, region + count):
-        if log.space.residency[index] != RESIDENCY_ANONYMOUS:
-            status = space_make_anonymous(&log.space, index, 1, failure)
-            if status != STATUS_OK:
-                return status
-    log.free_count -= count
-    return STATUS_OK
-
-
-cdef void region_adopt(Log* log) noexcept nogil:
-    cdef uint32_t known = log.region_count
-    cdef uint32_t count = load_acquire_u32(&log.space.region_count)
-    if count > known:
-        log.region_count = count
-        log.free_count += count - known
-        log.free_hint = min(log.free_hint, known)
-
-
-cdef void region_stock(Log* log, uint32_t count) noexcept nogil:
-    cdef uint32_t region = 0
-    cdef uint32_t made = 0
-    cdef Failure refused
-    cdef Status status = STATUS_OK
-    failure_clear(&refused)
-    # One at a time: a writer that runs out meanwhile adopts what is there.
-    while made < count and status == STATUS_OK:
-        mutex_lock(&log.growth)
-        status = space_extend(&log.space, 1, &region, &refused)
-        if status == STATUS_OK:
-            space_populate(&log.space, region, 1)
-        mutex_unlock(&log.growth)
-        made += 1
+    cdef uint32_t index
+    if log.free_count >= count + kept and find_free(log, count, region):
+        for index in range(region[0], region[0] + count):
+            if log.space.residency[index] != RESIDENCY_ANONYMOUS:
+                status = space_make_anonymous(&log.space, index, 1, failure)
+                if status != STATUS_OK:
+                    return status
+        log.free_count -= count
+        return STATUS_OK
+    status = space_extend(&log.space, count, region, failure)
+    if status == STATUS_OK:
+        log.region_count = log.space.region_count
+    return status
 
 
 # True with the first of `count` FREE regions in a row.
@@ -412,13 +363,12 @@ cdef void region_replenish(Log* log) noexcept nogil:
     cdef uint32_t region = 0
     cdef Failure refused
     failure_clear(&refused)
-    mutex_lock(&log.growth)
-    region_adopt(log)
     while log.free_count < RESERVE_REGIONS:
         if space_extend(&log.space, 1, &region, &refused) != STATUS_OK:
-            break
-        region_adopt(log)
-    mutex_unlock(&log.growth)
+            return
+        log.region_count = log.space.region_count
+        log.free_count += 1
+        log.free_hint = min(log.free_hint, region)
 
 
 cdef Status log_view(

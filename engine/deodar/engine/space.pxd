@@ -69,9 +69,6 @@ cdef Status space_make_anonymous(
     Space* space, uint32_t region, uint32_t count, Failure* failure
 ) noexcept nogil
 
-# Gives ANONYMOUS regions their pages before they are first written, where the system can.
-cdef void space_populate(Space* space, uint32_t region, uint32_t count) noexcept nogil
-
 # Makes `count` existing regions ANONYMOUS with their bytes read from disk (the log's tail).
 cdef Status space_load(
     Space* space, uint32_t region, uint32_t count, Failure* failure

@@ -42,14 +42,10 @@ cdef extern from *:
     #endif
     #include <fcntl.h>
     #include <sys/mman.h>
-    #ifndef MADV_POPULATE_WRITE
-    #define MADV_POPULATE_WRITE 23
-    #endif
     """
     enum:
         O_DIRECT
         MADV_HUGEPAGE
-        MADV_POPULATE_WRITE
 
 cdef enum:
     HUGE_PAGE_BYTES = 2097152
@@ -527,14 +523,6 @@ cdef Status map_anonymous(
         madvise(space_at(space, address), bytes, MADV_HUGEPAGE)
     residency_set(space, region, count, RESIDENCY_ANONYMOUS)
     return STATUS_OK
-
-
-cdef void space_populate(Space* space, uint32_t region, uint32_t count) noexcept nogil:
-    cdef uint64_t address = <uint64_t> region * space.region_bytes
-    # Advice: a kernel before 5.14 refuses it, and pages come when they are first written.
-    madvise(
-        space_at(space, address), <uint64_t> count * space.region_bytes, MADV_POPULATE_WRITE
-    )
 
 
 cdef Status map_failed(

@@ -42,9 +42,6 @@ from .servicer_kv import NodeKV
 from .servicer_replication import NodeReplication
 from .workers import Workers
 
-# How long calls are refused by name before the server stops: gRPC cancels without a word what
-# arrives while it stops, and a cancelled write has an unknown outcome.
-REFUSE_S = 0.25
 KV_SERVICE = kv_pb2.DESCRIPTOR.services_by_name["KV"].full_name
 REPLICATION_SERVICE = replication_pb2.DESCRIPTOR.services_by_name["Replication"].full_name
 
@@ -104,9 +101,10 @@ async def run_node(config: NodeConfig, up: asyncio.Event, stop: asyncio.Event) -
         up.set()
         await stop.wait()
         log.info("node stops")
-        host.stopping = True
         await _set_health(healths, health_pb2.HealthCheckResponse.NOT_SERVING)
-        await asyncio.sleep(REFUSE_S)
+        # Off the map first, so that nobody is sent here any more.
+        await registration.close()
+        await host.refuse()
     log.info("node has stopped")
 
 
