@@ -407,6 +407,9 @@ cdef const char* checked_view(
     cdef uint64_t end
     if region >= log.regions_max or address % RECORD_ALIGNMENT != 0:
         return "an entry of the trie points outside the log"
+    while log.regions[region].state == REGION_INSIDE_RUN:
+        # Where the SEAL and the LINK of a run are.
+        region -= 1
     entry = &log.regions[region]
     if entry.sequence == 0 or log.space.residency[region] != RESIDENCY_FILE:
         return "an entry of the trie points into a free region"
