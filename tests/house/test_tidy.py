@@ -76,7 +76,9 @@ def test_nothing_is_swallowed() -> None:
             silent = len(node.body) == 1 and isinstance(node.body[0], ast.Pass)
             where = f"{path.relative_to(ROOT)}:{node.lineno}"
             assert not bare, f"{where}: bare except"
-            broad_silent = broad or (isinstance(node.type, ast.Name) and node.type.id == "Exception")
+            broad_silent = broad or (
+                isinstance(node.type, ast.Name) and node.type.id == "Exception"
+            )
             assert not (silent and broad_silent), f"{where}: swallows every error"
 
 

@@ -1,0 +1,1 @@
+"""The Python clients; applications use `deodar.connect` and `deodar.aio.connect`."""

@@ -30,6 +30,7 @@ cdef struct Frames:
     # Owned by the checkpoint thread.
     FrameFile* files                    # owned
     uint32_t file_count
+    bint directory_synced               # the names of all `files` are durable
     uint64_t* used                      # owned: one bit a frame of `files`
     uint64_t first_word                 # no frame of a word of `used` before this one is free
     uint64_t count                      # frames in files, used or free; multiple of GROWTH_FRAMES
@@ -58,7 +59,7 @@ cdef Status frames_read(
     Frames* frames, uint64_t frame, uint64_t count, uint8_t* target, Failure* failure
 ) noexcept nogil
 
-# Syncs every file written since the last call.
+# Syncs every file written since the last call, and the directory when it holds a new file.
 cdef Status frames_sync(Frames* frames, Disk* disk, Failure* failure) noexcept nogil
 
 # The name inside the directory of the file that holds `frame`, for failures.

@@ -76,7 +76,6 @@ cdef void frames_close(Frames* frames) noexcept nogil:
 cdef Status add_file(Frames* frames, bint create, bint* found, Failure* failure) noexcept nogil:
     cdef uint32_t index = frames.file_count
     cdef uint64_t first_frame = <uint64_t> index * FRAMES_PER_FILE
-    cdef const Env* env = frames.env
     cdef int error = 0
     cdef int fd
     found[0] = False
@@ -90,9 +89,8 @@ cdef Status add_file(Frames* frames, bint create, bint* found, Failure* failure)
     frames.files[index].fd = fd
     frames.files[index].written = False
     frames.file_count = index + 1
+    frames.directory_synced = False
     found[0] = True
-    if create and env.sync_directory(env.context, frames.directory, &error) < 0:
-        return fail(STATUS_IO_ERROR, error, first_frame, "sync of the directory", failure)
     return STATUS_OK
 
 
@@ -177,7 +175,7 @@ cdef Status frames_take(Frames* frames, uint64_t* frame, Failure* failure) noexc
 cdef Status frames_claim(Frames* frames, uint64_t frame, Failure* failure) noexcept nogil:
     cdef uint64_t bit = <uint64_t> 1 << (frame % 64)
     if frame // FRAMES_PER_FILE >= frames.file_count:
-        return fail(STATUS_CORRUPT, 0, frame, "page table refers to a file that is missing", failure)
+        return fail(STATUS_CORRUPT, 0, frame, "page table refers to a missing file", failure)
     if frames.used[frame // 64] & bit:
         return fail(STATUS_CORRUPT, 0, frame, "page table refers to a frame twice", failure)
     frames.used[frame // 64] |= bit
@@ -226,8 +224,17 @@ cdef Status frames_read(
 
 
 cdef Status frames_sync(Frames* frames, Disk* disk, Failure* failure) noexcept nogil:
+    cdef const Env* env = frames.env
     cdef uint32_t index
+    cdef int error = 0
     cdef Status status
+    # Also for files found at open: the process that made them may have died before it came here.
+    if not frames.directory_synced and frames.file_count != 0:
+        if env.sync_directory(env.context, frames.directory, &error) < 0:
+            return failure_set(
+                failure, STATUS_IO_ERROR, error, frames.directory, 0, "sync of the directory"
+            )
+        frames.directory_synced = True
     for index in range(frames.file_count):
         if not frames.files[index].written:
             continue

@@ -130,7 +130,8 @@ cdef uint64_t triespace_allocate(TrieSpace* space, uint32_t bytes) noexcept nogi
 cdef void triespace_retire(TrieSpace* space, uint64_t address, uint32_t bytes) noexcept nogil
 # The part of triespace_touch that has work to do.
 cdef void triespace_touch_page(TrieSpace* space, uint64_t page) noexcept nogil
-# Must come before each change of bytes in the space; copies the page aside if a checkpoint needs it.
+# Must come before each change of bytes in the space; copies the page aside if a checkpoint needs
+# it.
 cdef inline void triespace_touch(TrieSpace* space, uint64_t address) noexcept nogil:
     cdef unsigned char state = load_acquire_u8(space.page_states.base + address // PAGE_BYTES)
     if state != PAGE_DIRTY and state != PAGE_ASIDE:

@@ -5,7 +5,6 @@ from .hashing cimport Path
 from .status cimport Failure, Status
 from .trie cimport Trie
 
-
 # Points `key` at `address`.  `*old_address` = the address it had, 0 when it was absent.
 # STATUS_NO_MEMORY, OVER_LIMIT (more than 256 equal paths) and what `verify` says change nothing.
 cdef Status trie_upsert(
@@ -18,8 +17,8 @@ cdef Status trie_upsert(
     Failure* failure,
 ) noexcept nogil
 
-# Removes `key`, merging what no longer needs a branch.  STATUS_NOT_FOUND, NO_MEMORY (for the list of
-# retired blocks, not for blocks) and what `verify` says change nothing.
+# Removes `key`, merging what no longer needs a branch.  STATUS_NOT_FOUND, NO_MEMORY (for the list
+# of retired blocks, not for blocks) and what `verify` says change nothing.
 cdef Status trie_remove(
     Trie* trie,
     Path path,

@@ -98,7 +98,8 @@ cdef inline void store_slot(Trie* trie, uint64_t* place, uint64_t slot) noexcept
 
 
 # Changes the last slot of a descent between empty and not, and the count kept of the branch.
-cdef void store_counted(Trie* trie, Descent* descent, unsigned int depth, uint64_t slot) noexcept nogil:
+cdef void store_counted(Trie* trie, Descent* descent, uint64_t slot) noexcept nogil:
+    cdef unsigned int depth = descent.depth
     cdef uint64_t* place = descent.slots[depth]
     cdef uint64_t* parent
     cdef unsigned int count
@@ -165,7 +166,7 @@ cdef Status insert(
     cdef uint64_t slot = 0
     cdef Status status
     if old_slot == 0:
-        store_counted(trie, descent, descent.depth, entry)
+        store_counted(trie, descent, entry)
         return STATUS_OK
     if entries.used < used_max and entries.free < entries.capacity:
         store_slot(trie, &entries.first[entries.free], entry)
@@ -278,7 +279,7 @@ cdef void take_entry(
     cdef uint32_t count = 0
     cdef uint32_t position
     if slot_kind(old_slot) != SLOT_LEAF:
-        store_counted(trie, descent, descent.depth, 0)
+        store_counted(trie, descent, 0)
         return
     for position in range(entries.capacity):
         if entries.first[position] != 0 and position != index:

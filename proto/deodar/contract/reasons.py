@@ -55,6 +55,7 @@ class Reason(enum.StrEnum):
     OUTCOME_UNKNOWN = "OUTCOME_UNKNOWN"
     DEADLINE_EXCEEDED = "DEADLINE_EXCEEDED"
     REGISTRY_UNAVAILABLE = "REGISTRY_UNAVAILABLE"
+    LEASE_LOST = "LEASE_LOST"  # a lease named in the call has ended
     COMPACTED = "COMPACTED"
     SHUTTING_DOWN = "SHUTTING_DOWN"
     STALE_MOVE = "STALE_MOVE"  # between nodes: term or move_id is not the shard's
@@ -89,6 +90,7 @@ RULES: Final[dict[Reason, Rule]] = {
     Reason.OUTCOME_UNKNOWN: Rule(Code.UNKNOWN, Retry.NEVER),
     Reason.DEADLINE_EXCEEDED: Rule(Code.DEADLINE_EXCEEDED, Retry.NEVER),
     Reason.REGISTRY_UNAVAILABLE: Rule(Code.UNAVAILABLE, Retry.LATER, 500),
+    Reason.LEASE_LOST: Rule(Code.FAILED_PRECONDITION, Retry.NEVER),
     Reason.COMPACTED: Rule(Code.OUT_OF_RANGE, Retry.NEVER),
     Reason.SHUTTING_DOWN: Rule(Code.UNAVAILABLE, Retry.REROUTE, 100),
     Reason.STALE_MOVE: Rule(Code.FAILED_PRECONDITION, Retry.NEVER),

@@ -7,7 +7,10 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
+
+# Compares, and operations, of one commit: etcd's default bound.
+OPERATIONS_MAX: Final = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +75,28 @@ class RegistryUnavailable(RegistryError):  # noqa: N818
     """No endpoint answered in time; a read or a commit that was refused before it was sent."""
 
 
+class RegistryRefused(RegistryError):  # noqa: N818
+    """The registry answered and will not: a wrong password, no permission, a value too large."""
+
+
 class OutcomeUnknown(RegistryError):  # noqa: N818
     """The answer to a commit was lost: read the keys back to learn whether it happened."""
 
 
 class LeaseLost(RegistryError):  # noqa: N818
-    """The lease has ended, by the registry's word or by the local clock."""
+    """The lease has ended; nothing was done under it."""
+
+
+class Compacted(RegistryError):  # noqa: N818
+    """The registry no longer has the changes behind the revision asked for."""
+
+
+class HeldByAnother(RegistryError):  # noqa: N818
+    """The key to register under belongs to another identity."""
+
+
+class BadRecord(RegistryError):  # noqa: N818
+    """A value in the registry is not what its key promises."""
 
 
 class Lease(Protocol):
@@ -101,6 +120,9 @@ class Lease(Protocol):
     async def revoke(self) -> None:
         """Ends it now; its keys go.  Idempotent."""
 
+    async def stop(self) -> None:
+        """Counts as lost from now on; the registry lets it run out.  Idempotent."""
+
 
 class Registry(Protocol):
     """Every call has a bounded time (the registry's `timeout_ms`) and raises RegistryError."""
@@ -119,7 +141,8 @@ class Registry(Protocol):
     ) -> int | None:
         """Do all operations if all compares hold: the new revision; None when one did not hold.
 
-        Raises OutcomeUnknown when the answer was lost.
+        At most OPERATIONS_MAX compares and as many operations, each key written once (ValueError).
+        Raises OutcomeUnknown when the answer was lost, LeaseLost when a lease named is gone.
         """
 
     async def grant_lease(self, ttl_ms: int) -> Lease: ...

@@ -1,0 +1,1 @@
+"""The `deodar` command; one command a file, `main.py` has the list."""

@@ -1,0 +1,5 @@
+"""``python -m deodar.client.cli`` is ``deodar``."""
+
+from .main import run
+
+run()

@@ -1,0 +1,67 @@
+"""deodar check"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from deodar.engine import EngineError, check_directory
+
+from .options import Json
+from .output import EXIT_REFUSED, CommandError, print_json, stderr, stdout
+
+# Files that tell what a directory is.
+NODE_FILE: Final = "node.json"
+STORE_FILE: Final = "STORE"
+SHARDS: Final = "shards"
+
+
+def check(
+    data_dir: Annotated[
+        Path, typer.Argument(help="A node's data directory, one above several, or a store's.")
+    ],
+    json: Json = False,
+) -> None:
+    """Check every checksum and invariant of the stores in DATA_DIR, without changing a byte.
+
+    The node must be stopped.  Exits with 1 when anything is wrong.
+    """
+    stores = _stores(data_dir)
+    found: list[dict[str, Any]] = []
+    for store in stores:
+        try:
+            problems = check_directory(store)
+        except (EngineError, OSError) as error:
+            problems = [str(error)]
+        found.append({"store": str(store), "problems": problems})
+        if not json:
+            _print(store, problems)
+    broken = sum(bool(entry["problems"]) for entry in found)
+    if json:
+        print_json({"stores": found, "broken": broken})
+    else:
+        stdout().print(f"{len(stores)} stores checked, {broken} with problems")
+    if broken:
+        raise typer.Exit(EXIT_REFUSED)
+
+
+def _stores(directory: Path) -> list[Path]:
+    """The stores at, in or one floor below a directory; raises CommandError when it is neither."""
+    if not directory.is_dir():
+        raise CommandError(f"{directory} is no directory")
+    if (directory / STORE_FILE).exists():
+        return [directory]
+    nodes = [directory] if (directory / NODE_FILE).exists() else []
+    nodes += [path.parent for path in sorted(directory.glob(f"*/{NODE_FILE}"))]
+    if not nodes:
+        raise CommandError(f"{directory} holds neither a node's data nor a store")
+    return [
+        store for node in nodes for store in sorted((node / SHARDS).glob("*")) if store.is_dir()
+    ]
+
+
+def _print(store: Path, problems: list[str]) -> None:
+    for problem in problems:
+        stderr().print(f"{store}: {problem}", style="red", markup=False)

@@ -1,0 +1,1 @@
+"""The part of etcd's public wire contract that the registry speaks."""

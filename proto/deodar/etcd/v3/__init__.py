@@ -1,0 +1,1 @@
+"""Messages of etcd's v3 API."""
