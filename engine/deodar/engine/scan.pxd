@@ -1,8 +1,8 @@
-# Scans in hash order, which is (path, key) order.  Any thread, inside a grace period that lasts while
-# the views are used.
+# Scans in hash order, which is (path, key) order.  Any thread, inside a grace period that lasts
+# while the views are used.
 #
-# N1: a scan position is a place in hash space, not in memory: what exists throughout is found exactly
-#     once, whatever is split, merged, moved or compacted between two pages.
+# N1: a scan position is a place in hash space, not in memory: what exists throughout is found
+#     exactly once, whatever is split, merged, moved or compacted between two pages.
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
 from .core cimport StoreCore
@@ -35,8 +35,8 @@ cdef Status scan_fill(
     Failure* failure,
 ) noexcept nogil
 
-# Live keys, and the XOR over them of XXH3_64 of key, value, version and deadline.  Takes care of grace
-# periods; a store that is being written gives a digest of no one moment.
+# Live keys, and the XOR over them of XXH3_64 of key, value, version and deadline.  Takes care of
+# grace periods; a store that is being written gives a digest of no one moment.
 cdef Status scan_digest(
     StoreCore* core, uint64_t* keys, uint64_t* digest, Failure* failure
 ) noexcept nogil
