@@ -20,8 +20,9 @@ ROUNDS = 25
 
 def killed_after(path: Path, seed: int, start: int, delay: float, stop_every: int) -> int:
     """Runs the writer and kills it; answers how many operations it knew to be durable."""
+    arguments = [str(path), str(seed), str(start), str(stop_every)]
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.crash.writer", str(path), str(seed), str(start), f"{stop_every}"],
+        [sys.executable, "-m", "tests.crash.writer", *arguments],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         text=True,

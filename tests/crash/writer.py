@@ -44,9 +44,8 @@ def apply(state: State, seed: int, index: int) -> None:
 
 def perform(store: Store, seed: int, index: int) -> None:
     """What the operation does to a store: one batch."""
-    batch = [
-        Delete(key) if value is None else Put(key, value) for key, value in operation(seed, index)[1]
-    ]
+    effects = operation(seed, index)[1]
+    batch = [Delete(key) if value is None else Put(key, value) for key, value in effects]
     store.write([*batch, Put(b"index", b"%d" % index)])
 
 

@@ -87,7 +87,7 @@ def test_limits(store: Store) -> None:
     assert {item.value for item in items} == {b""}
     for wrong in ({"limit": 0}, {"limit": -1}, {"bytes_max": -1}, {"end": b"short"}):
         with pytest.raises(InvalidArgument):
-            store.scan_page(**wrong)  # type: ignore[arg-type]
+            store.scan_page(**wrong)
     for cursor in (b"x", b"x" * 15, b"x" * 65_553):
         with pytest.raises(InvalidArgument):
             store.scan_page(cursor)

@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # Lowest first; a module may cimport from its own or a lower line.
 ENGINE_FLOORS = [
     {"errors", "items", "limits", "atomics", "debug", "status", "threads", "hashing", "env"},
-    {"env_reading", "directory", "identity", "reservation", "reclaim", "space"},
+    {"env_reading", "ballast", "directory", "identity", "reservation", "reclaim", "space"},
     {"disk_aio", "disk", "record"},
     {"log", "epoch", "damage"},
     {"frames", "trieimage", "triespace", "leaf", "branch", "trie"},

@@ -47,7 +47,8 @@ class Connection:
         self._knock: Any = self._channel.unary_unary(_KNOCK)
         # The state as gRPC's core has it.  The public way to it, `subscribe`, polls from a thread
         # for each channel and holds up the close of the channel by its period.
-        self._state: Any = self._channel._channel.check_connectivity_state  # type: ignore[attr-defined]
+        core: Any = self._channel._channel  # type: ignore[attr-defined]
+        self._state: Any = core.check_connectivity_state
 
     def wait_ready(self, seconds: float) -> bool:
         """Whether the connection stands; waits while it is being made."""

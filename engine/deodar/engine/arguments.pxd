@@ -1,5 +1,5 @@
-# Arguments of the face, checked and turned into C; every bound of limits.pxd that a caller can break
-# is checked here.  With the GIL.  Pointers are borrowed from the objects given.
+# Arguments of the face, checked and turned into C; every bound of limits.pxd that a caller can
+# break is checked here.  With the GIL.  Pointers are borrowed from the objects given.
 from libc.stdint cimport uint32_t, uint64_t
 
 from .core cimport Options
@@ -42,6 +42,7 @@ cdef int options_fill(
     object write_buffer_bytes,
     object stall_ms,
     object checkpoint_log_bytes,
+    object memory_bytes,
     bint compaction,
     object disk_backend,
     bint direct_io,

@@ -1,3 +1,5 @@
+import os
+
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memset
@@ -207,6 +209,7 @@ cdef int options_fill(
     object write_buffer_bytes,
     object stall_ms,
     object checkpoint_log_bytes,
+    object memory_bytes,
     bint compaction,
     object disk_backend,
     bint direct_io,
@@ -234,6 +237,9 @@ cdef int options_fill(
     options.write_buffer_bytes = positive_of("write_buffer_bytes", write_buffer_bytes)
     options.stall_ns = unsigned_of("stall_ms", stall_ms) * 1000000
     options.checkpoint_log_bytes = positive_of("checkpoint_log_bytes", checkpoint_log_bytes)
+    if memory_bytes is None:
+        memory_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+    options.memory_bytes = unsigned_of("memory_bytes", memory_bytes)
     options.backend = backends[disk_backend]
     options.direct = direct_io
     options.compaction = compaction

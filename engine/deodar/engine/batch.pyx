@@ -246,8 +246,8 @@ cdef Status index_all(
     return STATUS_OK
 
 
-# Undoes the first `count` operations in the index, last first.  When even that fails, memory and log
-# have parted: nothing more is written, and a restart goes back to the log.
+# Undoes the first `count` operations in the index, last first.  When even that fails, memory and
+# log have parted: nothing more is written, and a restart goes back to the log.
 cdef void put_back(Batch* batch, uint32_t count) noexcept nogil:
     cdef StoreCore* core = batch.core
     cdef RecordView view

@@ -7,8 +7,8 @@ from .status cimport Failure, Status
 from .write cimport Operation
 
 # Views at most `limit` changes with a version above `after_version`, in order (L6), and stops once
-# `bytes_max` of keys and values are passed.  STATUS_LOG_TRIMMED when the log no longer reaches back.
-# Inside a grace period that lasts while the views are used; takes the mutex for a moment.
+# `bytes_max` of keys and values are passed.  STATUS_LOG_TRIMMED when the log no longer reaches
+# back. Inside a grace period that lasts while the views are used; takes the mutex for a moment.
 cdef Status changes_read(
     StoreCore* core,
     uint64_t after_version,

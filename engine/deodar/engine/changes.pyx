@@ -20,7 +20,6 @@ from .record cimport (
     FLAG_RELOCATED,
     RECORD_DELETE,
     RECORD_LINK,
-    RECORD_PUT,
     REGION_HEADER_BYTES,
     RecordView,
 )
@@ -75,8 +74,8 @@ cdef bint is_change(const RecordView* view) noexcept nogil:
     return view.kind <= RECORD_DELETE and view.flags & (FLAG_RELOCATED | FLAG_COPIED) == 0
 
 
-# Where to begin, and where the log ends now.  Regions between the two stay in place during the grace
-# period, even if they are freed meanwhile.
+# Where to begin, and where the log ends now.  Regions between the two stay in place during the
+# grace period, even if they are freed meanwhile.
 cdef Status locate(
     StoreCore* core, uint64_t after_version, uint64_t* at, uint64_t* end, Failure* failure
 ) noexcept nogil:

@@ -1,16 +1,13 @@
 from libc.stdint cimport uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
-from libc.string cimport memcpy, memset
+from libc.string cimport memset
 
 from .core cimport StoreCore
 from .damage cimport region_header_rule
 from .hashing cimport Path, path_compare, path_of
 from .log cimport (
     REGION_ACTIVE,
-    REGION_DOOMED,
-    REGION_EVACUATED,
     REGION_FREE,
-    REGION_INSIDE_RUN,
     REGION_NONE,
     REGION_SEALED,
     KvRegion,

@@ -72,8 +72,8 @@ cdef Status checkpoint_read(
 ) noexcept nogil
 cdef void checkpoint_free(Checkpoint* checkpoint) noexcept nogil
 
-# Writes the file durably under its final name.  Fills magic and format_version.  STATUS_DISK_FULL or
-# an error leaves at most a ".tmp" behind.
+# Writes the file durably under its final name.  Fills magic and format_version.  STATUS_DISK_FULL
+# or an error leaves at most a ".tmp" behind.
 cdef Status checkpoint_write(
     const Env* env,
     const char* directory,

@@ -1,5 +1,5 @@
 from libc.errno cimport EDQUOT, ENOENT, ENOSPC
-from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.stdio cimport snprintf
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcmp, memcpy, memset

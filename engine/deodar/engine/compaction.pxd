@@ -3,12 +3,13 @@
 #
 # A victim is a SEALED region before the last durable checkpoint's position.  One without live
 # bytes is EVACUATED without a copy; of a sparse one the live records are appended again with
-# FLAG_RELOCATED and the trie is pointed at the copies.  Records whose deadline has passed are removed
-# from the trie instead.  EVACUATED regions are freed by the next checkpoint (maintenance.pxd).
-# K1: the mutex is held for COMPACTION_STEP_BYTES of copies or scanned records at most, and then left
-#     alone for as long: a mutex that is given up and taken at once never reaches who waits for it.
-# K2: nothing is lost by a crash in between: until that checkpoint is durable the victim is intact, and
-#     a RELOCATED record counts only when its epoch is sealed.
+# FLAG_RELOCATED and the trie is pointed at the copies.  Records whose deadline has passed are
+# removed from the trie instead.  EVACUATED regions are freed by the next checkpoint
+# (maintenance.pxd).
+# K1: the mutex is held for COMPACTION_STEP_BYTES of copies or scanned records at most, and then
+#     left alone for as long: a mutex that is given up and taken at once never reaches who waits.
+# K2: nothing is lost by a crash in between: until that checkpoint is durable the victim is intact,
+#     and a RELOCATED record counts only when its epoch is sealed.
 from libc.stdint cimport uint64_t
 
 from .core cimport StoreCore

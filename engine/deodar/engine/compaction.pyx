@@ -5,8 +5,6 @@ from .epoch cimport epoch_admit, epoch_note_records
 from .hashing cimport Path, path_of
 from .index cimport index_expired, index_find, index_remove, index_replace
 from .log cimport (
-    REGION_ACTIVE,
-    REGION_DOOMED,
     REGION_EVACUATED,
     REGION_NONE,
     REGION_SEALED,

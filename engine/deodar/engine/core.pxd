@@ -1,10 +1,11 @@
 # One open store, as plain memory: what the files above share.
 #
-# Who may touch what: `options` to `boot_open_ms` are constant while the store is open; the trie, the
-# log and `pins` change under `log.mutex`; `maintenance` says for itself.  Readers hold no lock: they
-# are inside reclaim_enter .. reclaim_exit.
+# Who may touch what: `options` to `boot_open_ms` are constant while the store is open; the trie,
+# the log and `pins` change under `log.mutex`; `maintenance` says for itself.  Readers hold no lock:
+# they are inside reclaim_enter .. reclaim_exit.
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
+from .ballast cimport Ballast
 from .checkpoint cimport CheckpointHeader, RegionEntry
 from .disk cimport Disk, DiskBackend
 from .env cimport Env
@@ -28,6 +29,7 @@ cdef struct Options:
     uint64_t write_buffer_bytes
     uint64_t stall_ns
     uint64_t checkpoint_log_bytes
+    uint64_t memory_bytes
     DiskBackend backend
     bint direct
     bint compaction
@@ -67,6 +69,7 @@ cdef struct Maintenance:
     uint64_t committed                  # of the last that is durable
     uint64_t committed_sequence         # its position's region
     uint64_t committed_appended         # log.appended_bytes at its freeze
+    Ballast ballast                     # the maintenance thread's
     uint64_t checkpoints_count
     uint64_t checkpoint_bytes           # written: files of checkpoints
     uint64_t relocated_bytes            # copied by compaction

@@ -11,7 +11,6 @@ from .log cimport (
     Log,
     log_corrupt,
     region_address,
-    region_of,
 )
 from .record cimport (
     RECORD_SEAL,
@@ -142,8 +141,8 @@ cdef Status read_regions(
     return STATUS_OK
 
 
-# Whether a valid SEAL of an epoch after `being_read` lies in `available` bytes.  Records are aligned,
-# and few places look like the header of a SEAL, so few checksums are computed.
+# Whether a valid SEAL of an epoch after `being_read` lies in `available` bytes.  Records are
+# aligned, and few places look like the header of a SEAL, so few checksums are computed.
 cdef bint later_seal(
     const uint8_t* start, uint64_t available, uint64_t sequence, uint64_t being_read
 ) noexcept nogil:

@@ -13,10 +13,11 @@ from .errors import IOFailure, Locked, NotAStore
 
 IDENTITY = "STORE"
 LOCK = "LOCK"
+RESERVE = "RESERVE"
 CHECKPOINT = re.compile(r"checkpoint-([0-9a-f]{16})")
 SEGMENT = re.compile(r"(data|trie)-[0-9]{6}\.segment")
 # What may lie in a directory in which a store is made.
-HARMLESS = {LOCK, f"{IDENTITY}.tmp", "lost+found"}
+HARMLESS = {LOCK, RESERVE, f"{IDENTITY}.tmp", "lost+found"}
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ def look(path: str) -> Contents:
     checkpoints = [int(match[1], 16) for name in names if (match := CHECKPOINT.fullmatch(name))]
     segments = [name for name in names if SEGMENT.fullmatch(name)]
     unfinished = [name for name in names if name.endswith(".tmp")]
-    known = {IDENTITY, LOCK, *segments, *unfinished}
+    known = {IDENTITY, LOCK, RESERVE, *segments, *unfinished}
     others = [name for name in names if name not in known and not CHECKPOINT.fullmatch(name)]
     return Contents(IDENTITY in names, sorted(checkpoints), segments, unfinished, others)
 

@@ -5,9 +5,10 @@
 # Then, under the log's mutex, it gets its SEAL; without the mutex the bytes since the last flush go
 # to disk in one batch of writes, each segment file touched is synced, and the epoch is durable.
 #
-# E1: one flush at a time.  A crash in epoch e therefore finds e - 2 on disk: e - 1 may be in flight.
-# E2: after a failed write or sync nothing more is written and the log takes no records; who waits is
-#     told.  Readers go on.
+# E1: one flush at a time.  A crash in epoch e therefore finds e - 2 on disk: e - 1 may be in
+#     flight.
+# E2: after a failed write or sync nothing more is written and the log takes no records; who waits
+#     is told.  Readers go on.
 # A store in which nothing is written costs no CPU: the thread sleeps on `log.work`.
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
@@ -51,7 +52,8 @@ cdef void epoch_stop(DiskThread* thread) noexcept nogil
 
 # --- Under the mutex, which they give up while they wait ---
 
-# Waits until the write buffer has room.  STATUS_QUEUE_FULL after stall_ns, READ_ONLY after a failure.
+# Waits until the write buffer has room.  STATUS_QUEUE_FULL after stall_ns, READ_ONLY after a
+# failure.
 cdef Status epoch_admit(Log* log, Failure* failure) noexcept nogil
 
 # Wakes the disk thread for the first records of an epoch.

@@ -3,7 +3,6 @@ from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy, memset
 
 from .disk cimport (
-    Disk,
     DiskBackend,
     WriteOperation,
     disk_close,
@@ -19,6 +18,7 @@ from .log cimport (
     log_unflushed,
     region_address,
     region_replenish,
+    region_unload,
 )
 from .space cimport space_at, space_fd, space_file_offset
 from .status cimport (
@@ -163,7 +163,8 @@ cdef void flush(DiskThread* thread) noexcept nogil:
         log.flushed_address = log.sealed_address
         log.flushed_bytes = log.sealed_bytes
         replenish(thread)
-    else:
+        status = region_unload(log, &failure)
+    if status != STATUS_OK:
         log.failure = failure
     condition_broadcast(&log.progress)
 

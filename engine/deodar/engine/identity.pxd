@@ -27,8 +27,8 @@
 # I1: no epoch, version or sequence of region is ever given twice, whatever was lost.
 # I2: everything up to `log_epoch` was in the log when the session began: if recovery does not get
 #     there, the log is damaged, not torn.
-# I3: a slot is 56 bytes in one sector, so it is written whole or not at all; the slot of the session
-#     before is not touched.
+# I3: a slot is 56 bytes in one sector, so it is written whole or not at all; the slot of the
+#     session before is not touched.
 # I4: incarnation 0 means that the store was never completely made.
 from libc.stdint cimport uint32_t, uint64_t
 

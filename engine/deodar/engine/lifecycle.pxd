@@ -1,7 +1,7 @@
 # Making, opening and closing a store: the order in which parts come up and go down.
 #
-# The caller holds the lock of the directory and has looked at the names in it; below, files are only
-# reached by name.
+# The caller holds the lock of the directory and has looked at the names in it; below, files are
+# only reached by name.
 from libc.stdint cimport uint64_t
 
 from .core cimport Options, StoreCore
@@ -12,8 +12,8 @@ from .status cimport Failure, Status
 cdef StoreCore* lifecycle_allocate() noexcept nogil
 cdef void lifecycle_free(StoreCore* core) noexcept nogil
 
-# Makes an empty store in an empty directory; afterwards it can be opened.  A crash in between leaves
-# a session with incarnation 0 (I4).
+# Makes an empty store in an empty directory; afterwards it can be opened.  A crash in between
+# leaves a session with incarnation 0 (I4).
 cdef Status lifecycle_create(
     const Env* env,
     const char* directory,

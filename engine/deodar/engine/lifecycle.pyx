@@ -14,6 +14,7 @@ from .log cimport (
     log_close,
     log_open,
     log_verify,
+    region_count_memory,
     region_replenish,
 )
 from .maintenance cimport (
@@ -191,6 +192,7 @@ cdef Status parts_open(
         return status
     core.log.write_buffer_bytes = options.write_buffer_bytes
     core.log.stall_ns = options.stall_ns
+    core.log.memory_bytes_max = options.memory_bytes
     status = disks_open(core, failure)
     if status != STATUS_OK:
         log_close(&core.log)
@@ -279,6 +281,7 @@ cdef Status session_open(StoreCore* core, Failure* failure) noexcept nogil:
     log.durable_epoch = session.base_epoch
     log.flushed_region = log.active
     log.flushed_address = log.tail
+    region_count_memory(log)
     if core.options.read_only:
         failure_set(
             &log.failure, STATUS_READ_ONLY, 0, "store", 0, "the store was opened read-only"

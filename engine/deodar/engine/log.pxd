@@ -1,7 +1,8 @@
 # The log, which is the data space: records appended once, in kv_regions that LINK records chain.
 #
-# L1: the regions of the log form a list in rising order of sequence; the last one is active and takes
-#     records at `tail`.  Every other one ends with a LINK to its successor, as it was when written.
+# L1: the regions of the log form a list in rising order of sequence; the last one is active and
+#     takes records at `tail`.  Every other one ends with a LINK to its successor, as it was when
+#     written.
 # L2: `tail` <= `limit` before each record; behind `limit` there is room for one SEAL and one LINK,
 #     so that an epoch can always be sealed, on a full disk too.
 # L3: at most one sealed epoch is not yet durable: log_seal only when `sealed_epoch` is
@@ -9,8 +10,8 @@
 # L4: live_bytes of a region = bytes of its records that the trie points at.
 # L5: bytes behind `sealed_address` never reach the disk: the last page is written from a copy that
 #     is zero behind the SEAL.
-# L6: everything with a version above `log_start` is in the log, in order of versions, in records with
-#     neither FLAG_RELOCATED nor FLAG_COPIED.
+# L6: everything with a version above `log_start` is in the log, in order of versions, in records
+#     with neither FLAG_RELOCATED nor FLAG_COPIED.
 #
 # A region is FREE, ACTIVE, SEALED (ended by a LINK), EVACUATED (nothing in it is live, but the last
 # durable checkpoint may point into it) or DOOMED (the checkpoint `doomed_by` says it is free; it is
@@ -60,6 +61,7 @@ cdef struct Log:
     uint32_t regions_max
     uint64_t write_buffer_bytes
     uint64_t stall_ns
+    uint64_t memory_bytes_max           # of ANONYMOUS regions; what is more becomes FILE
     # Guarded by `mutex`; readers of the trie look at `space.base`, residency and sequences only.
     pthread_mutex_t mutex
     pthread_cond_t work                 # the disk thread waits here
@@ -69,6 +71,9 @@ cdef struct Log:
     uint32_t region_count               # entries in use, FREE ones included
     uint32_t free_count
     uint32_t free_hint                  # no FREE region below
+    bint growth_stopped                 # as if the disk were full
+    uint64_t memory_bytes               # of ANONYMOUS regions in the list
+    uint32_t unload_next                # in the list; every region before it is FILE
     uint32_t first                      # ends of the list of L1
     uint32_t active
     uint64_t sequence                   # of the active region
@@ -157,7 +162,8 @@ cdef inline uint32_t region_of(const Log* log, uint64_t address) noexcept nogil:
 cdef inline uint64_t region_address(const Log* log, uint32_t region) noexcept nogil:
     return <uint64_t> region << log.region_shift
 
-# Appends an entry for a region (or run) to the list, makes it the active one and moves tail and limit.
+# Appends an entry for a region (or run) to the list, makes it the active one and moves tail and
+# limit.
 cdef void region_enter(
     Log* log, uint32_t region, uint32_t run_regions, uint64_t sequence
 ) noexcept nogil
@@ -168,6 +174,11 @@ cdef void region_undo(Log* log) noexcept nogil
 
 # Gives a DOOMED region back.
 cdef void region_release(Log* log, uint32_t region) noexcept nogil
+# Exchanges memory for mappings of the file (S3), oldest flushed regions first, until the bound
+# holds; a few regions a call.
+cdef Status region_unload(Log* log, Failure* failure) noexcept nogil
+# Counts what recovery has made resident.
+cdef void region_count_memory(Log* log) noexcept nogil
 # Extends the space until the reserve is whole, as far as the disk lets it.
 cdef void region_replenish(Log* log) noexcept nogil
 

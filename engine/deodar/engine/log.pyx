@@ -28,7 +28,6 @@ from .space cimport (
     RESIDENCY_ANONYMOUS,
     RESIDENCY_FILE,
     SEGMENTS_MAX,
-    Space,
     space_at,
     space_close,
     space_drop,
@@ -36,6 +35,7 @@ from .space cimport (
     space_fd,
     space_file_offset,
     space_make_anonymous,
+    space_map_file,
     space_open,
 )
 from .status cimport (
@@ -52,6 +52,7 @@ from .status cimport (
 from .threads cimport condition_close, condition_open, mutex_close, mutex_open
 
 cdef enum:
+    UNLOADS_MAX = 8                     # exchanges of regions a flush: some 100 us each
     TAIL_RESERVE_BYTES = SEAL_RECORD_BYTES + LINK_RECORD_BYTES      # L2
 
 
@@ -82,6 +83,7 @@ cdef Status log_open(
     log.region_count = region_count
     log.first = REGION_NONE
     log.active = REGION_NONE
+    log.unload_next = REGION_NONE
     log.regions = <KvRegion*> calloc(log.regions_max, sizeof(KvRegion))
     if log.regions == NULL:
         space_close(&log.space)
@@ -269,6 +271,9 @@ cdef void region_enter(
     entry.next = REGION_NONE
     for inside in range(region + 1, region + run_regions):
         log.regions[inside].state = REGION_INSIDE_RUN
+    log.memory_bytes += <uint64_t> run_regions * log.space.region_bytes
+    if log.unload_next == REGION_NONE:
+        log.unload_next = region
     if log.active == REGION_NONE:
         log.first = region
     else:
@@ -292,6 +297,8 @@ cdef void region_undo(Log* log) noexcept nogil:
     cdef uint32_t region = log.active
     cdef uint32_t previous = log.regions[region].previous
     check(previous != REGION_NONE, "the first region of the log stays")
+    if log.unload_next == region:
+        log.unload_next = previous
     region_forget(log, region)
     log.active = previous
     log.regions[previous].next = REGION_NONE
@@ -308,15 +315,19 @@ cdef void region_release(Log* log, uint32_t region) noexcept nogil:
     else:
         log.regions[entry.previous].next = entry.next
     log.regions[entry.next].previous = entry.previous
+    if log.unload_next == region:
+        log.unload_next = entry.next
     region_forget(log, region)
 
 
-# Makes the entries of a region or run FREE.  Memory that the system does not take back here is taken
-# over by the next use.
+# Makes the entries of a region or run FREE.  Memory that the system does not take back here is
+# taken over by the next use.
 cdef void region_forget(Log* log, uint32_t region) noexcept nogil:
     cdef uint32_t run_regions = log.regions[region].run_regions
     cdef Failure ignored
     failure_clear(&ignored)
+    if log.space.residency[region] == RESIDENCY_ANONYMOUS:
+        log.memory_bytes -= <uint64_t> run_regions * log.space.region_bytes
     memset(&log.regions[region], 0, run_regions * sizeof(KvRegion))
     log.free_count += run_regions
     log.free_hint = min(log.free_hint, region)
@@ -324,7 +335,8 @@ cdef void region_forget(Log* log, uint32_t region) noexcept nogil:
         check(log.space.residency[region] != RESIDENCY_ABSENT, "what is not dropped is resident")
 
 
-# Finds `count` FREE regions in a row, lowest first, or extends the space by them; they are ANONYMOUS.
+# Finds `count` FREE regions in a row, lowest first, or extends the space by them; they are
+# ANONYMOUS.
 cdef Status region_take(
     Log* log, uint32_t count, bint reserve, uint32_t* region, Failure* failure
 ) noexcept nogil:
@@ -339,6 +351,8 @@ cdef Status region_take(
                     return status
         log.free_count -= count
         return STATUS_OK
+    if log.growth_stopped:
+        return failure_set(failure, STATUS_DISK_FULL, ENOSPC, NULL, 0, "the disk is full")
     status = space_extend(&log.space, count, region, failure)
     if status == STATUS_OK:
         log.region_count = log.space.region_count
@@ -357,6 +371,39 @@ cdef bint find_free(Log* log, uint32_t count, uint32_t* region) noexcept nogil:
                 log.free_hint = index + 1
             return True
     return False
+
+
+cdef Status region_unload(Log* log, Failure* failure) noexcept nogil:
+    cdef uint32_t steps = 0
+    cdef KvRegion* entry
+    cdef Status status
+    while (
+        log.memory_bytes > log.memory_bytes_max
+        and steps < UNLOADS_MAX
+        and log.unload_next != log.flushed_region
+    ):
+        entry = &log.regions[log.unload_next]
+        status = space_map_file(&log.space, log.unload_next, entry.run_regions, failure)
+        if status != STATUS_OK:
+            return status
+        log.memory_bytes -= <uint64_t> entry.run_regions * log.space.region_bytes
+        log.unload_next = entry.next
+        steps += 1
+    return STATUS_OK
+
+
+cdef void region_count_memory(Log* log) noexcept nogil:
+    cdef uint32_t region = log.first
+    log.memory_bytes = 0
+    log.unload_next = REGION_NONE
+    while region != REGION_NONE:
+        if log.space.residency[region] == RESIDENCY_ANONYMOUS:
+            log.memory_bytes += (
+                <uint64_t> log.regions[region].run_regions * log.space.region_bytes
+            )
+            if log.unload_next == REGION_NONE:
+                log.unload_next = region
+        region = log.regions[region].next
 
 
 cdef void region_replenish(Log* log) noexcept nogil:
@@ -407,6 +454,9 @@ cdef const char* checked_view(
     cdef uint64_t end
     if region >= log.regions_max or address % RECORD_ALIGNMENT != 0:
         return "an entry of the trie points outside the log"
+    while log.regions[region].state == REGION_INSIDE_RUN:
+        # Where the SEAL and the LINK of a run are.
+        region -= 1
     entry = &log.regions[region]
     if entry.sequence == 0 or log.space.residency[region] != RESIDENCY_FILE:
         return "an entry of the trie points into a free region"

@@ -1,10 +1,10 @@
 # The maintenance thread: checkpoints and compaction, apart from writers and from the disk thread.
 #
 # A checkpoint: the disk thread, behind a SEAL and under the mutex, freezes the trie and copies the
-# table of regions (maintenance_freeze).  Without the mutex, when that epoch is durable, the pages of
-# the trie are written, then the file that commits them; then regions that it says are free are free.
-# A checkpoint that meets a full disk is given up and tried again; another failure makes the store
-# read-only (E2).
+# table of regions (maintenance_freeze).  Without the mutex, when that epoch is durable, the pages
+# of the trie are written, then the file that commits them; then regions that it says are free are
+# free. A checkpoint that meets a full disk is given up and tried again; another failure makes the
+# store read-only (E2).
 from libc.stdint cimport uint64_t
 
 from .core cimport StoreCore

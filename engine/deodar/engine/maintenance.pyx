@@ -2,6 +2,7 @@ from libc.stdint cimport uint32_t, uint64_t
 from libc.stdlib cimport realloc
 from libc.string cimport memset
 
+from .ballast cimport ballast_drop, ballast_fill
 from .checkpoint cimport (
     CHECKPOINT_CLEAN,
     CheckpointHeader,
@@ -16,11 +17,9 @@ from .log cimport (
     REGION_DOOMED,
     REGION_EVACUATED,
     REGION_FREE,
-    REGION_INSIDE_RUN,
     REGION_NONE,
     KvRegion,
     Log,
-    region_address,
     region_release,
 )
 from .reclaim cimport reclaim_safe
@@ -29,7 +28,6 @@ from .status cimport (
     STATUS_IO_ERROR,
     STATUS_NO_MEMORY,
     STATUS_OK,
-    STATUS_READ_ONLY,
     Failure,
     Status,
     failure_clear,
@@ -57,6 +55,7 @@ from .trieimage cimport (
 
 cdef enum:
     RETRY_NS = 1000000000               # between attempts that met a full disk
+    BALLAST_BYTES_MIN = 2097152         # the trie's files grow by 1 MiB
     EXPIRY_NS = 30000000000             # between looks for expired regions in an idle store
 
 
@@ -199,12 +198,33 @@ cdef void serve_compaction(StoreCore* core) noexcept nogil:
     condition_broadcast(&core.log.progress)
 
 
+# With the ballast, if it has to be: while it is given up, no write may take the space.
 cdef Status checkpoint(StoreCore* core, Failure* failure) noexcept nogil:
+    cdef Maintenance* maintenance = &core.maintenance
+    cdef Log* log = &core.log
     cdef Status status
-    mutex_unlock(&core.log.mutex)
+    mutex_unlock(&log.mutex)
     status = maintenance_checkpoint(core, failure)
-    mutex_lock(&core.log.mutex)
+    if status == STATUS_DISK_FULL:
+        mutex_lock(&log.mutex)
+        log.growth_stopped = True
+        mutex_unlock(&log.mutex)
+        if ballast_drop(&maintenance.ballast, core.env, core.directory):
+            failure_clear(failure)
+            status = maintenance_checkpoint(core, failure)
+    if status == STATUS_OK:
+        ballast_fill(&maintenance.ballast, core.env, core.directory, ballast_bytes(core))
+    mutex_lock(&log.mutex)
+    log.growth_stopped = False
     return status
+
+
+# For one checkpoint file and some growth of the files of the trie.
+cdef uint64_t ballast_bytes(const StoreCore* core) noexcept nogil:
+    cdef const CheckpointHeader* header = &core.maintenance.frozen
+    return BALLAST_BYTES_MIN + 2 * (
+        header.page_count * sizeof(PageEntry) + header.region_count * sizeof(RegionEntry)
+    )
 
 
 cdef void maintenance_freeze(void* context) noexcept nogil:

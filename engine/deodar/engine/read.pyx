@@ -1,7 +1,6 @@
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
-from .atomics cimport add_relaxed_u64
 from .core cimport StoreCore
 from .hashing cimport Path, path_of
 from .index cimport index_expired, index_find_live

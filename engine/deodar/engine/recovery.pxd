@@ -1,14 +1,15 @@
 # Recovery: from the newest checkpoint to the end of the log, before the store has threads.
 #
 # The table of regions and the trie come from the checkpoint.  Then the log is read from the
-# checkpoint's position on, along its LINKs; an epoch's records are collected and count only when its
-# SEAL is there (R4).  At the first record that breaks a rule there are two cases:
+# checkpoint's position on, along its LINKs; an epoch's records are collected and count only when
+# its SEAL is there (R4).  At the first record that breaks a rule there are two cases:
 #
-# V1: a SEAL of a later epoch than the one being read lies behind it, in the rest of the region or in
-#     any region with a higher sequence; or the log is known to have been longer (I2); or the store
-#     was closed (C3): what was once durable is damaged.  STATUS_CORRUPT, and nothing is changed.
-# V2: otherwise it is the torn tail of the one flush that was in flight (L3).  The log ends behind the
-#     last SEAL; recovery_settle makes the rest of that region zero on disk before anything is
+# V1: a SEAL of a later epoch than the one being read lies behind it, in the rest of the region or
+#     in any region with a higher sequence; or the log is known to have been longer (I2); or the
+#     store was closed (C3): what was once durable is damaged.  STATUS_CORRUPT, and nothing is
+#     changed.
+# V2: otherwise it is the torn tail of the one flush that was in flight (L3).  The log ends behind
+#     the last SEAL; recovery_settle makes the rest of that region zero on disk before anything is
 #     appended, so that nothing torn can pass for new.
 #
 # Reading changes nothing on disk, so a crash during recovery leaves the same work to do again.

@@ -18,7 +18,6 @@ from .index cimport index_find, index_put, index_remove, index_replace
 from .limits cimport PAGE_BYTES
 from .log cimport (
     REGION_ACTIVE,
-    REGION_DOOMED,
     REGION_EVACUATED,
     REGION_FREE,
     REGION_INSIDE_RUN,
@@ -35,7 +34,6 @@ from .log cimport (
     region_address,
     region_enter,
     region_leave,
-    region_of,
 )
 from .record cimport (
     FLAG_COPIED,
@@ -237,7 +235,6 @@ cdef Status position_open(
     cdef uint64_t start = region_address(log, log.active)
     cdef uint64_t end = start + <uint64_t> active.run_regions * log.space.region_bytes
     cdef const char* rule = NULL
-    cdef RecordView view
     cdef Status status
     if (
         active.sequence != header.position_sequence

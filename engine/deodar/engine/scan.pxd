@@ -1,8 +1,8 @@
-# Scans in hash order, which is (path, key) order.  Any thread, inside a grace period that lasts while
-# the views are used.
+# Scans in hash order, which is (path, key) order.  Any thread, inside a grace period that lasts
+# while the views are used.
 #
-# N1: a scan position is a place in hash space, not in memory: what exists throughout is found exactly
-#     once, whatever is split, merged, moved or compacted between two pages.
+# N1: a scan position is a place in hash space, not in memory: what exists throughout is found
+#     exactly once, whatever is split, merged, moved or compacted between two pages.
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
 from .core cimport StoreCore

@@ -52,6 +52,7 @@ cdef dict stats_of(StoreCore* core):
         "relocated_bytes": core.maintenance.relocated_bytes,
         "freed_bytes": core.maintenance.freed_bytes,
         "expired_reclaimed": core.maintenance.expired_count,
+        "memory_bytes": log.memory_bytes,
         "region_bytes": log.space.region_bytes,
         "regions": log.region_count,
         "regions_free": regions.by_state[<int> REGION_FREE],

@@ -7,7 +7,8 @@ Promises
 - **Prefix.** A crash at any moment reopens to exactly the operations of epochs up to some epoch c,
   in the order in which they were made.  When the crash falls in epoch e, c >= e - 2; an epoch that
   `sync`, `wait_durable` or ``durability="durable"`` has answered for is never lost.
-- **Versions** rise with every write of the store and never repeat for a key, also after deletion.
+- **Versions** rise with every write of the store and never repeat, also after deletion or a crash;
+  numbers are left out after a crash, since some that were given may have been lost.
 - **Batches** of `write` are all or nothing after a crash.
 - **Errors** are children of `deodar.engine.EngineError` and mean that nothing was changed.  After a
   failed write or fsync the store answers writes with `ReadOnly` until it is reopened.
@@ -29,7 +30,7 @@ class Item(NamedTuple):
     deadline_ms: int | None  # milliseconds since 1970; None = never expires
 
 class Put(NamedTuple):
-    """A write of a batch.  `version` is for replicas: apply under this version (see `Store.apply`)."""
+    """A write of a batch."""
 
     key: bytes
     value: bytes
@@ -69,6 +70,7 @@ class Store:
         write_buffer_bytes: int = 67_108_864,  # unflushed bytes at which writers wait
         stall_ms: int = 30_000,  # how long a writer waits there before `Overloaded`
         checkpoint_log_bytes: int = 268_435_456,  # log since the last checkpoint that starts one
+        memory_bytes: int | None = None,  # of regions kept in memory; None = half of the machine's
         compaction: bool = True,  # reclaim space in the background
         disk_backend: Literal["auto", "aio", "pwrite"] = "auto",
         direct_io: bool = True,  # where the file system allows it

@@ -25,7 +25,7 @@ from .arguments cimport (
 from .batch cimport write_batch
 from .changes cimport changes_apply, changes_pin, changes_read, changes_unpin
 from .check cimport check_core
-from .core cimport Options, StoreCore, core_now_ms
+from .core cimport Options, core_now_ms
 from .env cimport Env, env_system
 from .env_reading cimport env_reading
 from .epoch cimport epoch_last_used, epoch_wait
@@ -79,6 +79,8 @@ from .errors import (
     OutOfRange,
 )
 from .items import Change, Delete, Durability, Item, Put, Written
+
+__all__ = ["Change", "Delete", "Durability", "Item", "Put", "Store", "Written", "check_directory"]
 
 cdef enum:
     CLOSE_POLL_US = 200
@@ -140,6 +142,7 @@ cdef class Store:
         write_buffer_bytes=67_108_864,
         stall_ms=30_000,
         checkpoint_log_bytes=268_435_456,
+        memory_bytes=None,
         bint compaction=True,
         disk_backend="auto",
         bint direct_io=True,
@@ -155,6 +158,7 @@ cdef class Store:
             write_buffer_bytes,
             stall_ms,
             checkpoint_log_bytes,
+            memory_bytes,
             compaction,
             disk_backend,
             direct_io,

@@ -1,7 +1,7 @@
 # POSIX threads: a mutex, condition variables on the monotonic clock, and threads.
 #
-# An error of these calls can only be a fault of ours (a mutex that was never opened, a thread joined
-# twice), so they abort.  The exception is thread_start: the system may refuse a thread.
+# An error of these calls can only be a fault of ours (a mutex that was never opened, a thread
+# joined twice), so they abort.  The exception is thread_start: the system may refuse a thread.
 # Nobody waits in them while holding the GIL.
 from libc.stdint cimport uint64_t
 
@@ -54,7 +54,6 @@ cdef extern from *:
     ctypedef struct pthread_cond_t:
         pass
     ctypedef unsigned long pthread_t
-    ctypedef void* (*thread_main_t)(void*) noexcept nogil
 
     unsigned long long monotonic_ns() noexcept nogil
     void mutex_open(pthread_mutex_t* m) noexcept nogil
@@ -69,5 +68,7 @@ cdef extern from *:
     # False when `ns` on the monotonic clock has passed.
     bint condition_wait_until(pthread_cond_t* c, pthread_mutex_t* m, uint64_t ns) noexcept nogil
     # 0 or an errno.
-    int thread_start(pthread_t* t, void* (*main)(void*) noexcept nogil, void* argument) noexcept nogil
+    int thread_start(
+        pthread_t* t, void* (*main)(void*) noexcept nogil, void* argument
+    ) noexcept nogil
     void thread_join(pthread_t t) noexcept nogil

@@ -1,4 +1,5 @@
-# Writes: put, delete and increment (batches: batch.pxd).  Any thread, without the GIL; they take the log's mutex.
+# Writes: put, delete and increment (batches: batch.pxd).  Any thread, without the GIL; they take
+# the log's mutex.
 #
 # W1: a write is appended and indexed within one hold of the mutex, so no SEAL falls inside a batch.
 # W2: whatever refuses a write leaves log and trie as they were.
@@ -44,7 +45,8 @@ cdef Status write_one(
     StoreCore* core, const Operation* operation, bint durable, Outcome* outcome, Failure* failure
 ) noexcept nogil
 
-# Adds to a signed 64-bit number in decimal ASCII, as str() writes it; absent = 0; the deadline stays.
+# Adds to a signed 64-bit number in decimal ASCII, as str() writes it; absent = 0; the deadline
+# stays.
 cdef Status write_increment(
     StoreCore* core,
     const uint8_t* key,

@@ -24,7 +24,6 @@ from .status cimport (
     STATUS_OK,
     Failure,
     Status,
-    failure_clear,
 )
 from .threads cimport condition_signal, mutex_lock, mutex_unlock
 

@@ -26,7 +26,7 @@ KEEPALIVE_MS: Final = 2_000
 KEEPALIVE_TIMEOUT_MS: Final = 2_000
 # Of one attempt to connect; gRPC takes it from the least back-off.
 CONNECT_MS: Final = 1_000
-# How long a node that says it stops is left alone; nodes refuse calls for half of it, then stop.
+# How long a node that says it stops is left alone: longer than it goes on refusing calls.
 HOLD_S: Final = 0.5
 CLOSE_GRACE_S: Final = 30.0  # for calls in flight to a node that moved to another address
 
