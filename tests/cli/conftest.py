@@ -6,6 +6,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -72,6 +73,20 @@ def call(capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPa
         return Done(code, *capfdbinary.readouterr())
 
     return call
+
+
+@pytest.fixture
+def no_process_left(tmp_path: Path) -> Iterator[None]:
+    """Kills, after the test, what still runs with the test's directory in its command."""
+    yield
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal() and int(entry.name) != os.getpid():
+            try:
+                command = (entry / "cmdline").read_bytes()
+            except OSError:
+                continue  # it has just ended, or is not ours
+            if os.fsencode(tmp_path) in command:
+                os.kill(int(entry.name), signal.SIGKILL)
 
 
 @pytest.fixture(scope="session")

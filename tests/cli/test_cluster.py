@@ -15,6 +15,8 @@ from tests.cli.conftest import Done, Run
 from tests.cluster_harness import Cluster
 from tests.processes import wait_until
 
+pytestmark = pytest.mark.usefixtures("no_process_left")
+
 KEYS = [f"key-{number}".encode() for number in range(3000)]
 
 

@@ -18,6 +18,8 @@ from tests.cli.conftest import COMMAND, Run, run_process
 from tests.etcd_server import EtcdServer
 from tests.processes import free_port, wait_until
 
+pytestmark = pytest.mark.usefixtures("no_process_left")
+
 
 def alive(pid: int) -> bool:
     try:

@@ -62,7 +62,7 @@ def dev(
     """
     if replicas > 1:
         raise misused("--replicas above 1 is not possible yet: shards have one copy")
-    cluster = _DevCluster(data, port, etcd.removeprefix("etcd://"), nodes, shard_bits)
+    cluster = _DevCluster(data.absolute(), port, etcd.removeprefix("etcd://"), nodes, shard_bits)
     with _signals():
         try:
             cluster.start()
