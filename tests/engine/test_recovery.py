@@ -117,3 +117,38 @@ def test_every_crash_image_is_a_prefix(tmp_path: Path, backend: str) -> None:
         for choice in (KeepAll(), KeepNone(), KeepSome(random.Random(chance.random()))):
             state = reopen(crash, choice, target)
             assert state in workload.states[known:], (seed, crash.event, choice)
+
+
+def test_crash_during_recovery(tmp_path: Path) -> None:
+    """E11: openings that are cut short, one after the other, change nothing that had survived."""
+    root, target = tmp_path / "root", tmp_path / "image"
+    root.mkdir()
+    seed = random.randrange(1 << 32)
+    print("seed", seed)
+    chance = random.Random(seed)
+    recorder, workload = record(root, seed, "pwrite")
+    for crash in sampled(recorder, chance, 0.012):
+        shutil.rmtree(target, ignore_errors=True)
+        target.mkdir()
+        crash.write(target, KeepSome(random.Random(chance.random())))
+        allowed = workload.states
+        for _ in range(3):
+            opening = Recorder(target)
+            with env.Door(opening).installed():
+                store = Store.open(
+                    target, region_bytes=REGION_BYTES, disk_backend="pwrite", direct_io=False
+                )
+                state = contents(store)
+                store.close()
+            assert state in allowed, (seed, crash.event)
+            allowed = [state]
+            again = chance.choice(list(crashes_of(opening)))
+            shutil.rmtree(target)
+            target.mkdir()
+            for name, content in again.items():
+                (target / name).write_bytes(content)
+
+
+def crashes_of(recorder: Recorder) -> Iterator[dict[str, bytes]]:
+    for crash in crashes(recorder):
+        yield crash.model.image(KeepSome(random.Random(crash.event)))

@@ -25,7 +25,7 @@ ENGINE_FLOORS = [
     {"index"},
     {"read", "scan", "write", "batch", "changes", "compaction", "recovery", "check"},
     {"maintenance"},
-    {"lifecycle", "arguments"},
+    {"lifecycle", "arguments", "many"},
     {"store"},
 ]
 

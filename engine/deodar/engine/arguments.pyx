@@ -102,38 +102,38 @@ cdef int delete_fill(Operation* operation, bytes key, object if_version) except 
     return condition_fill(operation, if_version, False)
 
 
+# Fields are taken by their places, since the tuple keeps what it holds alive; a property of a
+# subclass might not.
 cdef int operation_fill(Operation* operation, object item, uint64_t now_ms) except -1:
+    cdef tuple fields
     if isinstance(item, Put):
+        fields = <tuple> item
         return put_fill(
-            operation,
-            item.key,
-            item.value,
-            item.ttl_ms,
-            item.if_version,
-            item.if_absent,
-            now_ms,
+            operation, fields[0], fields[1], fields[2], fields[3], fields[4], now_ms
         )
     if isinstance(item, Delete):
-        return delete_fill(operation, item.key, item.if_version)
+        fields = <tuple> item
+        return delete_fill(operation, fields[0], fields[1])
     raise TypeError(f"a batch holds Put and Delete, not {type(item).__name__}")
 
 
 cdef int change_fill(Operation* operation, object change) except -1:
-    cdef bytes value
+    cdef tuple fields
     if not isinstance(change, Change):
         raise TypeError(f"expected a Change, not {type(change).__name__}")
-    value = change.value
+    fields = <tuple> change
+    key, value, version, deadline_ms = fields
     if value is None:
-        delete_fill(operation, change.key, None)
-        if change.deadline_ms is not None:
+        delete_fill(operation, key, None)
+        if deadline_ms is not None:
             raise InvalidArgument("deadline_ms", "a deletion has none")
     else:
-        put_fill(operation, change.key, value, None, None, False, 0)
-        if change.deadline_ms is not None:
-            operation.deadline_ms = unsigned_of("deadline_ms", change.deadline_ms)
+        put_fill(operation, key, value, None, None, False, 0)
+        if deadline_ms is not None:
+            operation.deadline_ms = unsigned_of("deadline_ms", deadline_ms)
             if operation.deadline_ms == 0:
                 raise InvalidArgument("deadline_ms", "0; None means none")
-    operation.if_version = unsigned_of("version", change.version)
+    operation.if_version = unsigned_of("version", version)
     if operation.if_version == 0:
         raise InvalidArgument("version", "0; versions start at 1")
     return 0

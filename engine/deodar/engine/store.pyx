@@ -3,33 +3,27 @@
 import os
 import secrets
 
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cython cimport final
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
-from libc.stdlib cimport free, malloc
 from posix.unistd cimport close as close_descriptor, usleep
 
 from .arguments cimport (
-    change_fill,
     count_of,
     delete_fill,
     durable_of,
     key_check,
-    operation_fill,
     options_fill,
     put_fill,
-    scan_fill_request,
     unsigned_of,
     until_of,
 )
-from .batch cimport write_batch
-from .changes cimport changes_apply, changes_pin, changes_read, changes_unpin
+from .changes cimport changes_pin, changes_unpin
 from .check cimport check_core
 from .core cimport Options, core_now_ms
 from .env cimport Env, env_system
 from .env_reading cimport env_reading
 from .epoch cimport epoch_last_used, epoch_wait
-from .hashing cimport Path
 from .identity cimport Identity, Session, identity_read
 from .lifecycle cimport (
     lifecycle_allocate,
@@ -40,10 +34,11 @@ from .lifecycle cimport (
 )
 from .limits cimport BATCH_OPERATIONS_MAX, REGION_BYTES_DEFAULT
 from .maintenance cimport maintenance_request_checkpoint, maintenance_request_compaction
-from .read cimport read_view, read_views
+from .many cimport many_apply, many_changes, many_get, many_scan, many_write, value_of, written_of
+from .read cimport read_view
 from .reclaim cimport reclaim_enter, reclaim_exit
-from .record cimport RECORD_DELETE, RecordView
-from .scan cimport ScanEnd, ScanRequest, scan_digest, scan_fill
+from .record cimport RecordView
+from .scan cimport scan_digest
 from .stats cimport stats_of
 from .status cimport (
     STATUS_CONDITION,
@@ -84,27 +79,8 @@ __all__ = ["Change", "Delete", "Durability", "Item", "Put", "Store", "Written", 
 
 cdef enum:
     CLOSE_POLL_US = 200
-    SCAN_STEP = 1000
-
-
-cdef object item_of(const RecordView* view, bint keys_only):
-    return tuple.__new__(
-        Item,
-        (
-            PyBytes_FromStringAndSize(<const char*> view.key, view.key_bytes),
-            b"" if keys_only else value_of(view),
-            view.version,
-            view.deadline_ms if view.deadline_ms != 0 else None,
-        ),
-    )
-
-
-cdef inline bytes value_of(const RecordView* view):
-    return PyBytes_FromStringAndSize(<const char*> view.value, view.value_bytes)
-
-
-cdef bytes cursor_of(Path path, bytes key):
-    return path.high.to_bytes(8, "big") + path.low.to_bytes(8, "big") + key
+    SCAN_STEP = 1000                    # items that `scan` reads at a time
+    CHANGES_MAX = 100000
 
 
 cdef int raise_for_write(Status status, const Failure* failure, const Outcome* outcome) except -1:
@@ -239,10 +215,18 @@ cdef class Store:
         return self.get_items((key,))[0]
 
     def get_many(self, keys):
-        return read_many(self, keys, True)
+        self.enter()
+        try:
+            return many_get(self.core, list(keys), True)
+        finally:
+            self.users -= 1
 
     def get_items(self, keys):
-        return read_many(self, keys, False)
+        self.enter()
+        try:
+            return many_get(self.core, list(keys), False)
+        finally:
+            self.users -= 1
 
     def put(
         self,
@@ -313,21 +297,20 @@ cdef class Store:
         if refusal == INCREMENT_OUT_OF_RANGE:
             raise OutOfRange("the sum is not a signed 64-bit number")
         raise_for_status(status, &failure)
-        return result, Written(outcome.version, outcome.existed, outcome.epoch)
+        return result, written_of(&outcome)
 
     def write(self, batch, *, durability="buffered"):
         cdef list items = list(batch)
-        cdef uint32_t count = <uint32_t> min(len(items), BATCH_OPERATIONS_MAX)
         cdef bint durable = durable_of(durability)
         if len(items) > BATCH_OPERATIONS_MAX:
             raise LimitExceeded(
                 f"a batch of {len(items)} operations; {BATCH_OPERATIONS_MAX} are allowed"
             )
-        if count == 0:
+        if len(items) == 0:
             return []
         self.enter()
         try:
-            return write_items(self, items, count, durable)
+            return many_write(self.core, items, durable)
         finally:
             self.users -= 1
 
@@ -338,7 +321,9 @@ cdef class Store:
         self.enter()
         try:
             for start in range(0, len(items), BATCH_OPERATIONS_MAX):
-                applied += apply_items(self, items[start:start + BATCH_OPERATIONS_MAX])
+                applied += many_apply(
+                    self.core, items[start:start + BATCH_OPERATIONS_MAX]
+                )
         finally:
             self.users -= 1
         return applied
@@ -362,77 +347,21 @@ cdef class Store:
         bytes end=None,
         bint keys_only=False,
     ):
-        cdef ScanRequest request
-        cdef ScanEnd reached
-        cdef Failure failure
-        cdef RecordView* views
-        cdef uint32_t count = 0
-        cdef uint32_t slot
-        cdef uint32_t index
-        cdef Status status
-        cdef list items = []
-        scan_fill_request(&request, cursor, end, limit, bytes_max)
-        views = <RecordView*> malloc(request.limit * sizeof(RecordView))
-        if views == NULL:
-            raise MemoryError()
+        self.enter()
         try:
-            self.enter()
-        except Closed:
-            free(views)
-            raise
-        failure_clear(&failure)
-        with nogil:
-            slot = reclaim_enter(&self.core.reclaim)
-            status = scan_fill(self.core, &request, views, &count, &reached, &failure)
-        try:
-            if status == STATUS_OK:
-                for index in range(count):
-                    items.append(item_of(&views[index], keys_only))
+            return many_scan(self.core, cursor, end, limit, bytes_max, keys_only)
         finally:
-            reclaim_exit(&self.core.reclaim, slot)
             self.users -= 1
-            free(views)
-        raise_for_status(status, &failure)
-        if not reached.more:
-            return items, None
-        return items, cursor_of(reached.path, items[count - 1].key if reached.behind_item else b"")
 
     def read_log(self, after_version, *, limit=1000, bytes_max=1_048_576):
         cdef uint64_t after = unsigned_of("after_version", after_version)
         cdef uint64_t bytes_most = unsigned_of("bytes_max", bytes_max)
-        cdef uint32_t most = count_of("limit", limit, 100_000)
-        cdef RecordView* views
-        cdef Failure failure
-        cdef uint32_t count = 0
-        cdef uint32_t slot
-        cdef uint32_t index
-        cdef Status status
-        cdef list changes = []
-        # One more: records that are no changes are viewed before they are passed over.
-        views = <RecordView*> malloc((most + 1) * sizeof(RecordView))
-        if views == NULL:
-            raise MemoryError()
+        cdef uint32_t most = count_of("limit", limit, CHANGES_MAX)
+        self.enter()
         try:
-            self.enter()
-        except Closed:
-            free(views)
-            raise
-        failure_clear(&failure)
-        with nogil:
-            slot = reclaim_enter(&self.core.reclaim)
-            status = changes_read(
-                self.core, after, most, bytes_most, views, &count, &failure
-            )
-        try:
-            if status == STATUS_OK:
-                for index in range(count):
-                    changes.append(change_of(&views[index]))
+            return many_changes(self.core, after, most, bytes_most)
         finally:
-            reclaim_exit(&self.core.reclaim, slot)
             self.users -= 1
-            free(views)
-        raise_for_status(status, &failure)
-        return changes
 
     def pin_log(self, after_version):
         cdef uint64_t after = unsigned_of("after_version", after_version)
@@ -644,134 +573,6 @@ cdef object made(str place, const Options* options, bint create, const Env* env)
         status = lifecycle_create(env, name, options, store_id, &failure)
     raise_for_status(status, &failure)
     return directory.look(place)
-
-
-cdef list read_many(Store store, object wanted, bint values_only):
-    cdef list keys = list(wanted)
-    cdef uint32_t count = <uint32_t> len(keys)
-    cdef const uint8_t** starts = <const uint8_t**> malloc((count + 1) * sizeof(uint8_t*))
-    cdef uint32_t* lengths = <uint32_t*> malloc((count + 1) * sizeof(uint32_t))
-    cdef RecordView* views = <RecordView*> malloc((count + 1) * sizeof(RecordView))
-    cdef bint* found = <bint*> malloc((count + 1) * sizeof(bint))
-    try:
-        if starts == NULL or lengths == NULL or views == NULL or found == NULL:
-            raise MemoryError()
-        return read_into(store, keys, count, starts, lengths, views, found, values_only)
-    finally:
-        free(starts)
-        free(lengths)
-        free(views)
-        free(found)
-
-
-cdef list read_into(
-    Store store,
-    list keys,
-    uint32_t count,
-    const uint8_t** starts,
-    uint32_t* lengths,
-    RecordView* views,
-    bint* found,
-    bint values_only,
-):
-    cdef Failure failure
-    cdef Status status
-    cdef uint32_t slot
-    cdef uint32_t index
-    cdef list answers = []
-    for index in range(count):
-        key_check(keys[index])
-        starts[index] = <const uint8_t*> PyBytes_AS_STRING(keys[index])
-        lengths[index] = <uint32_t> PyBytes_GET_SIZE(keys[index])
-    store.enter()
-    failure_clear(&failure)
-    with nogil:
-        slot = reclaim_enter(&store.core.reclaim)
-        status = read_views(store.core, starts, lengths, count, views, found, &failure)
-    try:
-        if status == STATUS_OK:
-            for index in range(count):
-                if not found[index]:
-                    answers.append(None)
-                elif values_only:
-                    answers.append(value_of(&views[index]))
-                else:
-                    answers.append(item_of(&views[index], False))
-    finally:
-        reclaim_exit(&store.core.reclaim, slot)
-        store.users -= 1
-    raise_for_status(status, &failure)
-    return answers
-
-
-cdef list write_items(Store store, list items, uint32_t count, bint durable):
-    cdef Operation* operations = <Operation*> malloc(count * sizeof(Operation))
-    cdef Outcome* outcomes = <Outcome*> malloc(count * sizeof(Outcome))
-    cdef uint64_t now_ms = core_now_ms(store.core)
-    cdef uint32_t failed = 0
-    cdef uint32_t index
-    cdef Outcome refused
-    cdef Failure failure
-    cdef Status status
-    cdef list answers
-    try:
-        if operations == NULL or outcomes == NULL:
-            raise MemoryError()
-        for index in range(count):
-            operation_fill(&operations[index], items[index], now_ms)
-        failure_clear(&failure)
-        with nogil:
-            status = write_batch(
-                store.core, operations, count, durable, outcomes, &failed, &failure
-            )
-        if status == STATUS_CONDITION:
-            refused = outcomes[failed]
-            raise ConditionFailed(refused.version if refused.existed else None, failed)
-        raise_for_status(status, &failure)
-        answers = []
-        for index in range(count):
-            answers.append(
-                Written(
-                    outcomes[index].version, outcomes[index].existed, outcomes[index].epoch
-                )
-            )
-        return answers
-    finally:
-        free(operations)
-        free(outcomes)
-
-
-cdef uint32_t apply_items(Store store, list items) except? 0xFFFFFFFF:
-    cdef uint32_t count = <uint32_t> len(items)
-    cdef Operation* operations = <Operation*> malloc(count * sizeof(Operation))
-    cdef uint32_t applied = 0
-    cdef uint32_t index
-    cdef Failure failure
-    cdef Status status
-    try:
-        if operations == NULL:
-            raise MemoryError()
-        for index in range(count):
-            change_fill(&operations[index], items[index])
-        failure_clear(&failure)
-        with nogil:
-            status = changes_apply(store.core, operations, count, &applied, &failure)
-        raise_for_status(status, &failure)
-        return applied
-    finally:
-        free(operations)
-
-
-cdef object change_of(const RecordView* view):
-    return tuple.__new__(
-        Change,
-        (
-            PyBytes_FromStringAndSize(<const char*> view.key, view.key_bytes),
-            None if view.kind == RECORD_DELETE else value_of(view),
-            view.version,
-            view.deadline_ms if view.deadline_ms != 0 else None,
-        ),
-    )
 
 
 def check_directory(path):
