@@ -20,7 +20,7 @@ from .trie cimport TRIE_DEPTH_MAX
 
 
 cdef enum:
-    FORESIGHT_SLOTS = 24                # slots looked ahead: ten records where leaves are small
+    FORESIGHT_SLOTS = 24                # slots looked ahead: some ten records of small leaves
 
 
 cdef struct Walk:
