@@ -27,4 +27,5 @@ cdef bint compaction_wanted(const StoreCore* core) noexcept nogil
 # Evacuates victims, those without live bytes first, until there are none, COMPACTION_PASS_BYTES are
 # copied, or the disk is full.  The maintenance thread, which holds the mutex; it is given up
 # between steps.
-cdef Status compaction_pass(StoreCore* core, Failure* failure) noexcept nogil
+# `*more`: it stopped for the bytes copied.
+cdef Status compaction_pass(StoreCore* core, bint* more, Failure* failure) noexcept nogil

@@ -74,13 +74,14 @@ cdef bint compaction_wanted(const StoreCore* core) noexcept nogil:
     return victims and (taken - wanted) * 100 > taken * DEAD_PERCENT
 
 
-cdef Status compaction_pass(StoreCore* core, Failure* failure) noexcept nogil:
+cdef Status compaction_pass(StoreCore* core, bint* more, Failure* failure) noexcept nogil:
     cdef Log* log = &core.log
     cdef uint64_t now_ms = core_now_ms(core)
     cdef uint64_t copied_before = core.maintenance.relocated_bytes
     cdef uint32_t region = log.first
     cdef KvRegion* entry
     cdef Status status
+    more[0] = False
     while region != REGION_NONE:
         entry = &log.regions[region]
         if entry.live_bytes == 0 and is_victim(core, entry, now_ms):
@@ -96,6 +97,7 @@ cdef Status compaction_pass(StoreCore* core, Failure* failure) noexcept nogil:
             if entry.live_bytes == 0:
                 retire(core, entry)
             if core.maintenance.relocated_bytes - copied_before > COMPACTION_PASS_BYTES:
+                more[0] = True
                 return STATUS_OK
         region = entry.next
     return STATUS_OK

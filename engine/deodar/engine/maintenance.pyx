@@ -141,22 +141,23 @@ cdef void work_unasked(StoreCore* core) noexcept nogil:
 cdef Status reclaim_space(StoreCore* core, Failure* failure) noexcept nogil:
     cdef Maintenance* maintenance = &core.maintenance
     cdef uint64_t freed_before
+    cdef bint more = True
     cdef Status compacted
-    cdef Status status
-    while True:
+    cdef Status status = STATUS_OK
+    while more and not maintenance.stopping:
         freed_before = maintenance.freed_bytes
         failure_clear(failure)
-        compacted = compaction_pass(core, failure)
+        compacted = compaction_pass(core, &more, failure)
         if compacted != STATUS_OK and compacted != STATUS_DISK_FULL:
             return compacted
         if not evacuated(&core.log):
             return compacted
         failure_clear(failure)
         status = checkpoint(core, failure)
-        if status != STATUS_OK or maintenance.stopping:
+        if status != STATUS_OK or maintenance.freed_bytes == freed_before:
             return status
-        if maintenance.freed_bytes == freed_before:
-            return STATUS_OK
+        more = more or compacted == STATUS_DISK_FULL
+    return status
 
 
 cdef bint evacuated(const Log* log) noexcept nogil:
