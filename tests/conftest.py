@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 
 
 def build_probes() -> None:
@@ -26,6 +26,7 @@ def build_probes() -> None:
         pytest.exit(f"the probes do not build:\n{done.stdout}{done.stderr}", returncode=3)
 
 
-# A worker of pytest-xdist finds what the main process has built.
+# Here and not in tests/engine: the main process of pytest-xdist loads this file alone, and its
+# workers find what it has built.
 if "PYTEST_XDIST_WORKER" not in os.environ:
     build_probes()
