@@ -1,4 +1,4 @@
-"""Sizes and offsets of the structs of `identity.pxd` and `checkpoint.pxd`, for the golden layout."""
+"""Sizes and offsets of the structs of `identity.pxd` and `checkpoint.pxd`, for the layout."""
 
 from deodar.engine.checkpoint cimport CheckpointHeader, RegionEntry
 from deodar.engine.identity cimport Identity, Session
