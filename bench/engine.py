@@ -21,6 +21,8 @@ from bench.rows import Row
 from bench.task import Task
 from bench.workloads import WORKLOADS
 
+BUSY_LOAD: Final = 0.7  # average over a minute before the run
+REPORT_COLUMNS: Final = 140  # where the report goes to a file
 PROGRESS: Final = Console(stderr=True)
 PEERS: Final = [name for name in SYSTEMS if name != "deodar"]
 
@@ -113,6 +115,10 @@ def main(
     missing = build_drivers(systems)
     for name, reason in missing.items():
         PROGRESS.print(f"[yellow]without {name}: {reason}[/yellow]")
+    if os.getloadavg()[0] > BUSY_LOAD:
+        PROGRESS.print(
+            "[yellow]the machine is busy with something else: figures are rough[/yellow]"
+        )
     place = directory or BUILD / "data"
     place.mkdir(parents=True, exist_ok=True)
 
@@ -121,6 +127,7 @@ def main(
 
     present = [system for system in systems if system not in missing]
     rows = medians([row for _ in range(rounds) for row in run_round(present, make, place)])
-    print_report(rows, Console())
+    terminal = Console()
+    print_report(rows, terminal if terminal.is_terminal else Console(width=REPORT_COLUMNS))
     if json_file is not None:
         json_file.write_text(json.dumps(rows, indent=1) + "\n")

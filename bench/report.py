@@ -49,10 +49,12 @@ def throughput_table(rows: list[Row], systems: list[str], workloads: list[str]) 
 
 
 def detail_table(rows: list[Row]) -> Table:
-    table = Table(title="latency of one call, bytes given to devices, memory, disk")
+    table = Table(
+        title="latency of a call, processor time an operation, bytes given to devices, memory, disk"
+    )
     table.add_column("workload")
     table.add_column("system")
-    for title in ("p50 us", "p99 us", "p99.9 us", "written MB", "resident MB", "disk MB"):
+    for title in ("p50 us", "p99 us", "p99.9 us", "cpu us", "written MB", "resident MB", "disk MB"):
         table.add_column(title, justify="right")
     for row in rows:
         table.add_row(
@@ -61,6 +63,7 @@ def detail_table(rows: list[Row]) -> Table:
             f"{row['p50_us']:,.2f}",
             f"{row['p99_us']:,.2f}",
             f"{row['p999_us']:,.2f}",
+            f"{row['cpu_us']:,.2f}",
             f"{row['bytes_written'] / 1e6:,.0f}",
             f"{row['rss_bytes'] / 1e6:,.0f}",
             f"{row['disk_bytes'] / 1e6:,.0f}",

@@ -10,7 +10,9 @@ from typing import TypedDict
 class Row(TypedDict):
     """One system under one workload.
 
-    Latencies are those of sampled operations (of whole batches in batched workloads).
+    Latencies are those of sampled operations (of whole batches in batched workloads).  `cpu_us` is
+    processor time an operation, of all threads of the process: with one thread, `ops_per_s` far
+    below 1e6 / `cpu_us` means that the store waited or that the machine was busy with others.
     `bytes_written` is what the process gave the kernel to write to devices while the workload ran,
     `rss_bytes` its resident memory and `disk_bytes` the blocks of its files, both at the end.
     """
@@ -26,6 +28,7 @@ class Row(TypedDict):
     p50_us: float
     p99_us: float
     p999_us: float
+    cpu_us: float
     bytes_written: int
     rss_bytes: int
     disk_bytes: int

@@ -11,6 +11,7 @@ import json
 import os
 import sys
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -63,7 +64,9 @@ def measure(driver: Driver, build: str, workload: Workload, task: Task, generati
     """Run one workload, check what it left behind, and say how it went."""
     stream = workload.stream(task.keys, task.operations, SEED + generation)
     written_before = bytes_written()
+    cpu_before = time.process_time()
     slices = run_threads(driver, stream, task, generation=generation, batched=workload.batched)
+    cpu_seconds = time.process_time() - cpu_before
     written = bytes_written() - written_before
     seconds = (max(s.ended_ns for s in slices) - min(s.started_ns for s in slices)) / 1e9
     latencies = sorted(latency for s in slices for latency in s.latencies_ns)
@@ -79,6 +82,7 @@ def measure(driver: Driver, build: str, workload: Workload, task: Task, generati
         p50_us=quantile(latencies, 0.5) / 1000,
         p99_us=quantile(latencies, 0.99) / 1000,
         p999_us=quantile(latencies, 0.999) / 1000,
+        cpu_us=round(cpu_seconds * 1e6 / stream.count, 4),
         bytes_written=written,
         rss_bytes=rss_bytes(),
         disk_bytes=disk_bytes(Path(task.directory)),

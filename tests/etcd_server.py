@@ -11,7 +11,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from importlib.util import find_spec
@@ -68,8 +68,12 @@ class EtcdServer:
         *,
         tls: tuple[Path, Path, Path] | None = None,
         extra: tuple[str, ...] = (),
+        peers: Mapping[str, str] | None = None,
     ) -> None:
+        """`peers` are the members of a cluster of several, peer URL by name of directory."""
         self.directory = directory
+        self.name = directory.name
+        self.peers = peers or {self.name: "http://127.0.0.1:0"}
         self.port = free_port()
         self.tls = tls
         self.extra = extra
@@ -91,9 +95,10 @@ class EtcdServer:
             f"--data-dir={self.directory / 'etcd-data'}",
             f"--listen-client-urls={client_url}",
             f"--advertise-client-urls={client_url}",
-            "--listen-peer-urls=http://127.0.0.1:0",
-            "--initial-advertise-peer-urls=http://127.0.0.1:0",
-            "--initial-cluster=default=http://127.0.0.1:0",
+            f"--name={self.name}",
+            f"--listen-peer-urls={self.peers[self.name]}",
+            f"--initial-advertise-peer-urls={self.peers[self.name]}",
+            f"--initial-cluster={','.join(f'{name}={url}' for name, url in self.peers.items())}",
             "--unsafe-no-fsync",
             "--heartbeat-interval=30",  # elects itself, and so starts, sooner
             "--election-timeout=300",
@@ -110,20 +115,27 @@ class EtcdServer:
             ]
         return command
 
-    def start(self, *, ready: Callable[[], bool] | None = None) -> Self:
-        """Start and wait until it answers, or until `ready`."""
+    def launch(self) -> None:
+        """Start without waiting."""
         assert self.process is None, "already started"
-        ready = ready or (self.listens if self.tls else self.answers)
         self.directory.mkdir(parents=True, exist_ok=True)
         with (self.directory / "etcd.log").open("ab") as log:
             self.process = subprocess.Popen(self._command(), stdout=log, stderr=log)
+
+    def start(self, *, ready: Callable[[], bool] | None = None) -> Self:
+        """Start and wait until it answers, or until `ready`."""
+        self.launch()
+        self.wait(ready or (self.listens if self.tls else self.answers))
+        return self
+
+    def wait(self, ready: Callable[[], bool]) -> None:
+        assert self.process is not None, "not started"
         deadline = time.monotonic() + START_TIMEOUT_S
         while not ready():
             log_text = (self.directory / "etcd.log").read_text(errors="replace")
             assert self.process.poll() is None, f"etcd ended at start:\n{log_text[-2000:]}"
             assert time.monotonic() < deadline, f"etcd did not start:\n{log_text[-2000:]}"
             time.sleep(0.05)
-        return self
 
     def listens(self) -> bool:
         with socket.socket() as probe:
@@ -189,6 +201,29 @@ def running_etcd(directory: Path, *extra: str) -> Iterator[EtcdServer]:
         yield server
     finally:
         server.stop()
+
+
+@contextmanager
+def running_cluster(directory: Path, size: int = 3) -> Iterator[list[EtcdServer]]:
+    """Several members of one etcd cluster."""
+    peers = {f"member{number}": f"http://127.0.0.1:{free_port()}" for number in range(size)}
+    servers = [EtcdServer(directory / name, peers=peers) for name in peers]
+    try:
+        for server in servers:
+            server.launch()
+        for server in servers:
+            server.wait(server.answers)
+        yield servers
+    finally:
+        for server in servers:
+            server.stop()
+
+
+@pytest.fixture(scope="session")
+def shared_etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdServer]:
+    """One etcd for all tests that do not disturb it; each uses a prefix of its own."""
+    with running_etcd(tmp_path_factory.mktemp("etcd")) as server:
+        yield server
 
 
 @pytest.fixture

@@ -25,6 +25,8 @@ from deodar.engine.write cimport Outcome, store_delete, store_put
 
 from importlib.metadata import version
 
+from deodar.engine import log
+
 cdef struct StoreSession:
     Session head
     StoreCore* core                     # not owned
@@ -149,7 +151,10 @@ cdef class Deodar(Driver):
         return 0
 
     def describe(self):
-        return f"Deodar {version('deodar')}: defaults, buffered writes"
+        # What the assertion macro prints is in the library only when it is on.
+        with open(log.__file__, "rb") as library:
+            debug = " (built with assertions)" if b"invariant broken" in library.read() else ""
+        return f"Deodar {version('deodar')}: defaults, buffered writes{debug}"
 
     def close(self):
         self.store.close()

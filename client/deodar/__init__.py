@@ -10,7 +10,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from deodar.client.errors import (
@@ -41,7 +40,16 @@ from deodar.client.records import Delete, Durability, Item, Put, Written
 if TYPE_CHECKING:
     from deodar.client.client import Client
 
-__version__ = version("deodar")
+    __version__: str
+
+
+def __getattr__(name: str) -> str:
+    if name != "__version__":
+        raise AttributeError(f"module 'deodar' has no attribute {name!r}")
+    # Not at the top: reading a package's metadata takes a good part of a command's start.
+    from importlib.metadata import version
+
+    return version("deodar")
 
 
 def connect(

@@ -5,9 +5,18 @@ from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memset
 from posix.time cimport CLOCK_THREAD_CPUTIME_ID, clock_gettime, timespec
 
-from deodar.engine.atomics cimport load_acquire_u32, store_release_u32
+from deodar.engine.atomics cimport load_acquire_u8, load_acquire_u32, store_release_u32
 from deodar.engine.disk cimport DISK_AUTO, Disk, disk_close, disk_open
-from deodar.engine.hashing cimport Path, path_of
+from deodar.engine.hashing cimport Path, path_of, path_tag
+from deodar.engine.leaf cimport (
+    SLOT_LEAF,
+    SLOT_RECORD,
+    slot_address,
+    slot_kind,
+    slot_make,
+    slot_tag,
+)
+from deodar.engine.limits cimport PAGE_BYTES
 from deodar.engine.reclaim cimport Reclaim, reclaim_enter, reclaim_exit, reclaim_open
 from deodar.engine.record cimport (
     RECORD_PUT,
@@ -38,6 +47,7 @@ from deodar.engine.trieimage cimport (
     triespace_write_image,
 )
 from deodar.engine.triespace cimport (
+    PAGE_FROZEN,
     TrieSpace,
     TrieSpaceStats,
     triespace_allocate,
@@ -374,6 +384,24 @@ cdef class Index:
         cdef uint64_t* root = <uint64_t*> (triespace_base(self.space) + self.trie.root)
         root[path.high >> 56] ^= <uint64_t> xor << 48
 
+    def double(self, bytes key not None) -> None:
+        """Give `key`, which is in a leaf below the root, a second entry: what a walk can see of a
+        key that is taken out and put back meanwhile."""
+        cdef const uint8_t* data = key
+        cdef Path path = self.path(data, len(key))
+        cdef uint8_t* base = triespace_base(self.space)
+        cdef uint64_t slot = (<uint64_t*> (base + self.trie.root))[path.high >> 56]
+        cdef uint64_t* entries = <uint64_t*> (base + slot_address(slot))
+        cdef uint64_t entry = slot_make(path_tag(path), SLOT_RECORD, self.find(key))
+        cdef uint32_t index
+        if slot_kind(slot) != SLOT_LEAF:
+            raise ValueError("no leaf there")
+        for index in range(slot_tag(slot)):
+            if entries[index] == 0:
+                entries[index] = entry
+                return
+        raise ValueError("the leaf is full")
+
     def enter(self) -> int:
         """Begin a read that keeps retired blocks from being used again."""
         return reclaim_enter(&self.reclaim)
@@ -438,6 +466,28 @@ cdef class Index:
         triespace_abandon_image(self.space)
 
     # --- Races: each call keeps a thread busy without the GIL ---
+
+    def overwrite(self, list addresses not None, int byte, uint64_t lead) -> None:
+        """Fill 2048-byte blocks with `byte`, each at the moment when its page is fought over:
+        as soon as the checkpoint has reached the page `lead` before it."""
+        cdef uint64_t count = len(addresses)
+        cdef uint64_t* blocks = <uint64_t*> calloc(count, sizeof(uint64_t))
+        cdef uint8_t* states = self.space.page_states.base
+        cdef uint64_t page
+        cdef uint64_t index
+        if blocks == NULL:
+            raise MemoryError
+        for index in range(count):
+            blocks[index] = addresses[index]
+        with nogil:
+            for index in range(count):
+                page = blocks[index] // PAGE_BYTES - lead
+                while load_acquire_u8(states + page) == PAGE_FROZEN:
+                    if load_acquire_u32(&self.stopped) != 0:
+                        break
+                triespace_touch(self.space, blocks[index])
+                memset(triespace_base(self.space) + blocks[index], byte, 2048)
+        free(blocks)
 
     def stop(self) -> None:
         store_release_u32(&self.stopped, 1)
@@ -573,6 +623,22 @@ cdef void key_of(uint64_t number, uint8_t* key) noexcept nogil:
     memcpy(key + 15, &number, 8)
 
 
+# Keys seen by a walk over everything.
+cdef uint64_t walk_whole(const Trie* trie, Failure* failure) noexcept nogil:
+    cdef TrieEntry[512] entries
+    cdef Path place
+    cdef uint32_t count
+    cdef uint64_t walked = 0
+    cdef bint more = True
+    place.high = 0
+    place.low = 0
+    while more:
+        if trie_walk(trie, place, entries, 512, &count, &place, &more, failure) != STATUS_OK:
+            return 0
+        walked += count
+    return walked
+
+
 def rates(str directory, uint64_t keys, uint32_t value_bytes=128, uint64_t lookups=2_000_000):
     """Operations a second of CPU time, hashing included, of `keys` 23-byte keys in random order."""
     cdef Records records = Records(keys * (56 + value_bytes) + 4096)
@@ -590,7 +656,8 @@ def rates(str directory, uint64_t keys, uint32_t value_bytes=128, uint64_t looku
     cdef uint64_t seed = 0x9E3779B97F4A7C15
     cdef uint32_t at
     cdef uint32_t slot
-    cdef double[6] times
+    cdef double[8] times
+    cdef uint64_t walked
     failure_clear(&failure)
     with nogil:
         times[0] = cpu_s()
@@ -602,6 +669,8 @@ def rates(str directory, uint64_t keys, uint32_t value_bytes=128, uint64_t looku
                 &index.trie, path_of(key, 23), key, 23, address, &address, &failure
             ) != STATUS_OK
         times[1] = cpu_s()
+        with gil:
+            space = index.space_stats()
         for number in range(lookups):
             key_of(scramble(seed + number) % keys, key)
             slot = reclaim_enter(&index.reclaim)
@@ -640,15 +709,25 @@ def rates(str directory, uint64_t keys, uint32_t value_bytes=128, uint64_t looku
             # Put back what was there: the record at 64 has another key.
             missed += trie_replace(&index.trie, path_of(key, 23), 64, address) != STATUS_OK
         times[5] = cpu_s()
+        walked = walk_whole(&index.trie, &failure)
+        times[6] = cpu_s()
+        for number in range(0, keys, 2):
+            key_of(number, key)
+            missed += trie_remove(
+                &index.trie, path_of(key, 23), key, 23, &address, &failure
+            ) != STATUS_OK
+        times[7] = cpu_s()
+    missed += walked != keys
     if missed != 0:
         raise AssertionError(f"{missed} wrong answers")
-    space = index.space_stats()
     return {
         "load": keys / (times[1] - times[0]),
         "find": lookups / (times[2] - times[1]),
         "batch64": lookups / (times[3] - times[2]),
         "miss": lookups / (times[4] - times[3]),
         "update": lookups / (times[5] - times[4]),
+        "walk": keys / (times[6] - times[5]),
+        "remove": keys // 2 / (times[7] - times[6]),
         "index_bytes_a_key": space["used_bytes"] / keys,
         "memory_bytes_a_key": space["memory_bytes"] / keys,
     }

@@ -144,6 +144,43 @@ def test_failed_checkpoint_file_makes_read_only(tmp_path: Path) -> None:
             assert again.get(b"key") == b"value"
 
 
+class FullAfterRename:
+    """Answers ENOSPC to the directory's fsync behind a rename of a checkpoint."""
+
+    def __init__(self) -> None:
+        self.renamed = False
+        self.failed = 0
+
+    def __call__(self, operation: env.Operation) -> int:
+        if operation.kind == "rename" and "checkpoint-" in operation.path:
+            self.renamed = True
+        if operation.kind != "sync_directory" or not self.renamed:
+            return 0
+        self.renamed = False
+        self.failed += 1
+        return errno.ENOSPC
+
+
+def test_checkpoint_of_unknown_fate_makes_read_only(tmp_path: Path) -> None:
+    """The rename may be durable: the image is not given up as on a full disk, since its frames
+    would be written again."""
+    with opened(tmp_path):
+        pass
+    full = FullAfterRename()
+    with env.Door(full).installed():
+        store = opened(tmp_path)
+        full.failed = 0
+        store.put(b"key", b"value")
+        with pytest.raises(IOFailure):
+            store.checkpoint()
+        assert full.failed == 1
+        with pytest.raises(ReadOnly):
+            store.put(b"key", b"")
+        store.close()
+    with opened(tmp_path) as again:
+        assert again.get(b"key") == b"value"
+
+
 @pytest.mark.parametrize("name", ["checkpoint-", "trie-"])
 def test_checkpoint_on_a_full_disk_is_tried_again(tmp_path: Path, name: str) -> None:
     failing = Failing({"write", "allocate", "open"}, name, errno.ENOSPC)

@@ -60,6 +60,14 @@ def test_encode_writes_the_bytes_of_the_table() -> None:
     assert made == raw(flags=record.RELOCATED | record.DEADLINE, deadline=struct.pack("<Q", 5))
 
 
+def test_checksum_is_seeded_with_the_sequence_of_the_region() -> None:
+    """R3."""
+    made = record.encode(record.PUT, b"key", b"value", version=2, epoch=1, sequence=2**40 + 9)
+    assert made == raw(sequence=2**40 + 9)
+    assert "R3" in record.decode(made, sequence=2**40 + 10)
+    assert "R3" in record.decode(made, sequence=9)
+
+
 @given(
     key=st.binary(min_size=1, max_size=200),
     value=st.binary(max_size=400),

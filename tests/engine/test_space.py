@@ -311,6 +311,21 @@ def test_protection_follows_residency(opened: Callable[..., space.Addresses]) ->
     addresses.close()
 
 
+@pytest.mark.skipif(
+    not Path("/sys/kernel/mm/transparent_hugepage").exists(), reason="a kernel without huge pages"
+)
+@pytest.mark.parametrize(("region_bytes", "advised"), [(REGION, False), (8 * REGION, True)])
+def test_huge_pages_are_asked_for_where_one_fits(
+    opened: Callable[..., space.Addresses], region_bytes: int, advised: bool
+) -> None:
+    addresses = opened(region_bytes=region_bytes)
+    addresses.extend(1)
+    smaps = Path("/proc/self/smaps").read_text()
+    mapping = smaps[smaps.index(f"{addresses.base:x}-") :]
+    flags = mapping[mapping.index("VmFlags:") :].splitlines()[0].split()
+    assert ("hg" in flags) is advised
+
+
 def test_drop_gives_memory_back(opened: Callable[..., space.Addresses]) -> None:
     addresses = opened()
     addresses.extend(64)

@@ -276,6 +276,30 @@ def test_no_memory_changes_nothing_and_room_comes_back(tmp_path: Path) -> None:
     index.check()
 
 
+def test_no_memory_half_way_through_a_split_gives_back_what_was_made(tmp_path: Path) -> None:
+    """Three free branches where a chain of ten is needed: none is lost, and the key may come when
+    there are ten."""
+    index = probe.Index(str(tmp_path), forged=True, reserved_bytes=4 << 16)
+    keys = [forged(bytes(9) + bytes([byte]) + bytes(6)) for byte in range(17)]
+    for key in keys[:16]:
+        index.upsert(key)
+    hoard = []
+    while (block := index.allocate(2048)) != 0:
+        hoard.append(block)
+    for _ in range(3):
+        index.retire(hoard.pop(), 2048)
+    before = (index.roots, index.space_stats()["used_bytes"])
+    for _ in range(5):
+        with pytest.raises(errors.OutOfMemory):
+            index.upsert(keys[16])
+        assert (index.roots, index.space_stats()["used_bytes"]) == before
+        index.check_space()
+    for block in hoard:
+        index.retire(block, 2048)
+    index.upsert(keys[16])
+    assert index.check()["branches"] == 10
+
+
 def test_a_refused_record_stops_what_needs_its_key(index: probe.Index) -> None:
     """`verify` comes before a record's bytes are trusted, in every operation."""
     keys = [forged(bytes([1, byte]) + bytes(14)) for byte in range(16)]
@@ -313,6 +337,17 @@ def test_check_sees_a_wrong_count(index: probe.Index) -> None:
         index.upsert(forged(b"\5" + bytes([byte]) + bytes(14)))
     index.damage(forged(b"\5" * 16), 1)
     with pytest.raises(errors.Corruption, match="filled slots"):
+        index.check()
+
+
+def test_a_key_seen_twice_in_a_leaf_is_walked_once(index: probe.Index) -> None:
+    """W1; and `check`, which has no writer beside it, calls it what it is."""
+    keys = [forged(b"\5" * 16, b"%d" % number) for number in range(5)]
+    for key in keys:
+        index.upsert(key)
+    index.double(keys[2])
+    assert walk_all(index) == keys
+    with pytest.raises(errors.Corruption, match="two entries"):
         index.check()
 
 

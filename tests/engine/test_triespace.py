@@ -224,6 +224,30 @@ def test_image_is_what_was_frozen_beside_a_racing_writer(tmp_path: Path) -> None
         index.check()
 
 
+@pytest.mark.parametrize("lead", [0, 1], ids=["behind", "together"])
+def test_a_page_is_copied_whole_whoever_copies_it(tmp_path: Path, lead: int) -> None:
+    """P2 at its narrowest: the writer changes each page right behind the checkpoint's copy, or
+    both want it at once.  Seen to fail with CLEAN stored before the copy, and ASIDE before it."""
+    index = probe.Index(str(tmp_path))
+    blocks = [index.allocate(2048) for _ in range(31 * 60)]
+    one_a_page = list({address // PAGE_BYTES: address for address in blocks}.values())
+    for turn in range(1, 9):
+        for address in one_a_page:
+            index.write(address, bytes([turn]) * 2048)
+        index.freeze()
+        roots = index.roots
+        writer = threading.Thread(target=index.overwrite, args=(one_a_page, 0xFF, lead))
+        writer.start()
+        index.write_image()
+        writer.join()
+        table = index.page_table()
+        index.commit()
+        loaded = probe.Index(str(tmp_path), records=index.records, image=(table, roots))
+        for address in one_a_page:
+            assert loaded.read(address, 2048) == bytes([turn]) * 2048
+        loaded.close()
+
+
 def test_frames_of_the_last_image_are_not_written(index: probe.Index, tmp_path: Path) -> None:
     """P1: until its successor is committed, the last image loads, bytes unchanged."""
     keys = keys_of(20_000)

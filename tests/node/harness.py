@@ -176,7 +176,7 @@ class Cluster:
         moving.state = SHARD_STATE_MOVING
         moving.target = target
         moving.move_id += 1
-        key = self.keys.shard_of(record)
+        key = self.keys.of(record)
         assert await self.registry.commit([Compare(key, revision)], [Put(key, encode(moving))]), (
             "the record changed meanwhile"
         )

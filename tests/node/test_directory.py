@@ -60,7 +60,10 @@ def test_notes_and_stores(tmp_path: Path):
     (tmp_path / "foreign").mkdir()
     (tmp_path / "a-b-c").mkdir()
     (tmp_path / "t-zz-8").mkdir()
+    (tmp_path / "my-table-a0-4.json.new").write_text("{")
     assert directories.found() == [("my-table", PREFIX)]
+    directories.remove_drafts()
+    assert not list(tmp_path.glob("*.new"))
     directories.remove("my-table", PREFIX)
     directories.remove("my-table", PREFIX)
     assert directories.found() == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
 import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -19,12 +20,12 @@ from deodar.contract.limits import (
     VALUE_BYTES_MAX,
 )
 from deodar.contract.reasons import Reason
-from deodar.contract.rpc_status import channel_options, error_from_operation
+from deodar.contract.rpc_status import channel_options, error_from_operation, error_from_rpc
 from deodar.v1 import kv_pb2
 from deodar.v1.kv_pb2_grpc import KVStub
 from tests.etcd_server import EtcdServer
 
-from .harness import NodeProcess, refused, running_cluster
+from .harness import NodeProcess, eventually, refused, running_cluster
 
 INT64_MAX = 2**63 - 1
 HALF = 1 << 127
@@ -423,3 +424,54 @@ async def test_durable_writes_share_flushes(kv: KVStub):
     )
     assert len({answer.receipt.epoch for answer in answers}) < 100
     assert time.monotonic() - started < 10.0
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 24 MiB."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", str(disk)]
+    if subprocess.run(mount, check=False, capture_output=True).returncode != 0:
+        pytest.skip("mounting a tmpfs is not allowed here")
+    yield disk
+    subprocess.run(["umount", str(disk)], check=True)
+
+
+async def test_a_full_disk_refuses_writes_and_goes_on_reading(
+    shared_etcd: EtcdServer, small_disk: Path
+):
+    """DISK_FULL for puts, reads and deletes go on, writes come back once there is room."""
+    async with running_cluster(shared_etcd.url, small_disk) as cluster:
+        names = await cluster.make_shards(0, "n1")
+        cluster.add("n1")
+        await cluster.up("n1")
+        await cluster.serving(*names)
+        stub = cluster.kv("n1")
+        ballast = small_disk / "ballast"
+        ballast.write_bytes(bytes(4 << 20))
+        written = 0
+        while True:
+            try:
+                await stub.Put(put(b"%d" % written, bytes(100_000)))
+            except grpc.aio.AioRpcError as failed:
+                error = error_from_rpc(failed)
+                break
+            written += 1
+            assert written < 400
+        assert error.reason is Reason.DISK_FULL, error.message
+        assert written > 10
+        for number in range(written):
+            assert len(await value_of(stub, b"%d" % number) or b"") == 100_000
+        assert (await stub.Delete(kv_pb2.DeleteRequest(key=b"0"))).found
+        ballast.unlink()
+
+        async def room() -> bool:
+            try:
+                await stub.Put(put(b"again", bytes(100_000)))
+            except grpc.aio.AioRpcError:
+                return False
+            return True
+
+        await eventually(room, "writes resume", 10.0)
+        assert cluster.nodes["n1"].stop() == 0

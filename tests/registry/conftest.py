@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any, cast
@@ -19,18 +19,11 @@ from deodar.registry.embedded import EmbeddedRegistry
 from deodar.registry.interface import Changes, Event, Registry, Snapshot
 from deodar.registry.servicer import RegistryServicer
 from deodar.v1.registry_pb2_grpc import add_RegistryServicer_to_server
-from tests.etcd_server import EtcdServer, etcd, running_etcd
+from tests.etcd_server import EtcdServer, etcd, shared_etcd
 
-__all__ = ["etcd"]
+__all__ = ["etcd", "shared_etcd"]
 
 _numbers = itertools.count()
-
-
-@pytest.fixture(scope="session")
-def shared_etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdServer]:
-    """One etcd for all tests that do not disturb it."""
-    with running_etcd(tmp_path_factory.mktemp("etcd")) as server:
-        yield server
 
 
 @asynccontextmanager

@@ -13,7 +13,7 @@ from deodar.registry.cluster_view import ClusterState, ClusterView
 from deodar.registry.config import RegistryConfig
 from deodar.registry.connect import open_registry
 from deodar.registry.embedded import EmbeddedRegistry
-from deodar.registry.interface import Changes, Delete, Put, Registry, Snapshot
+from deodar.registry.interface import Changes, Delete, Event, Put, Registry, Snapshot
 from deodar.registry.records import Keys, encode
 from deodar.v1.cluster_pb2 import (
     SHARD_STATE_MOVING,
@@ -189,7 +189,7 @@ async def test_old_steps_of_the_watch_never_undo_a_refresh(tmp_path: Path) -> No
     await view.start()
     assert view.state.controller == "2"
     scripted.steps.put_nowait(old)
-    scripted.steps.put_nowait(Changes(first or 0, ()))
+    scripted.steps.put_nowait(Changes(first or 0, (Event(keys.controller, b"1", first or 0),)))
     await asyncio.sleep(0.1)
     assert (view.state.controller, view.state.revision) == ("2", second)
 

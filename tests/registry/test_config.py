@@ -44,6 +44,12 @@ def test_settings_that_do_not_go_together(settings: dict[str, Any]) -> None:
         RegistryConfig(url="etcd://a:1", **settings)
 
 
+@pytest.mark.parametrize("settings", [{"ca_file": "a"}, {"user": "u", "password": "p"}])
+def test_an_embedded_registry_takes_no_credentials(settings: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError, match="neither TLS nor passwords"):
+        RegistryConfig(url="embedded://a:1", **settings)
+
+
 def test_the_password_is_not_shown() -> None:
     config = RegistryConfig(url="etcd://a:1", user="u", password="secret")
     assert "secret" not in repr(config)

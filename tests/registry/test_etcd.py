@@ -4,6 +4,7 @@ passwords."""
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 import time
 from collections.abc import AsyncIterator
@@ -30,7 +31,7 @@ from deodar.registry.interface import (
     Snapshot,
 )
 from deodar.registry.lease import now_ms
-from tests.etcd_server import EtcdServer, free_port, running_etcd
+from tests.etcd_server import EtcdServer, free_port, running_cluster, running_etcd
 
 ROOT = "/deodar/test/"
 
@@ -74,6 +75,8 @@ class Follower:
                     self.snapshots.append(step)
                 else:
                     assert isinstance(step, Changes)
+                    if step.events:
+                        assert step.events[0].mod_revision > self.seen, "a revision comes whole"
                     self.events += step.events
 
     async def until(self, revision: int) -> None:
@@ -89,6 +92,7 @@ class Follower:
         return max(snapshot, self.events[-1].mod_revision if self.events else 0)
 
     async def close(self) -> None:
+        assert not self.task.done(), self.task.exception()
         self.task.cancel()
         await asyncio.wait({self.task})
 
@@ -295,6 +299,65 @@ async def test_failover_when_the_endpoint_in_use_hangs(tmp_path: Path) -> None:
             left.resume()
 
 
+async def test_a_cluster_loses_its_leader_and_its_quorum(tmp_path: Path) -> None:
+    """Three members.  The leader is killed: writes and the watch go on by the others.  Then another
+    hangs: no quorum, so calls end in bounded time and the watch resumes when there is one again."""
+    with running_cluster(tmp_path) as members:
+        url = "etcd://" + ",".join(member.address for member in members)
+        async with opened(url, timeout_ms=2_000) as registry:
+            follower = Follower(registry)
+            written = [(await put(registry, "before"), "before")]
+            await follower.until(written[0][0])
+            leader = next(member for member in members if _leads(member))
+            await asyncio.to_thread(leader.kill)
+            for name in "abcde":
+                written.append((await put(registry, name), name))  # noqa: PERF401
+            await follower.until(written[-1][0])
+
+            hung = next(member for member in members if member is not leader)
+            hung.pause()
+            await asyncio.sleep(0.5)
+            start = time.monotonic()
+            with pytest.raises(RegistryUnavailable):
+                await registry.get(ROOT + "before")
+            assert time.monotonic() - start < 3
+            with pytest.raises((OutcomeUnknown, RegistryUnavailable)):
+                await registry.commit([], [Put(ROOT + "doubtful", b"")])
+            hung.resume()
+            written.append((await put(registry, "after"), "after"))
+            await follower.until(written[-1][0])
+            await follower.close()
+            revisions = [event.mod_revision for event in follower.events]
+            assert revisions == sorted(set(revisions))
+            seen = {(event.mod_revision, event.key) for event in follower.events}
+            first = follower.snapshots[0].revision
+            assert len(follower.snapshots) == 1
+            assert {
+                (revision, ROOT + name) for revision, name in written if revision > first
+            } <= seen
+
+
+async def test_watch_leaves_a_member_that_hangs_for_good(tmp_path: Path) -> None:
+    """One of three members hangs with its connections open, and stays so: the watch goes on from
+    another long before gRPC's own keep-alive would notice."""
+    with running_cluster(tmp_path) as members:
+        url = "etcd://" + ",".join(member.address for member in members)
+        async with opened(url) as registry:
+            follower = Follower(registry)
+            await follower.until(await put(registry, "a"))
+            members[0].pause()
+            start = time.monotonic()
+            await follower.until(await put(registry, "b"))
+            assert time.monotonic() - start < 9
+            await follower.close()
+            assert len(follower.snapshots) == 1
+
+
+def _leads(member: EtcdServer) -> bool:
+    status = json.loads(member.control("endpoint", "status", "-w", "json").stdout)[0]["Status"]
+    return bool(status["leader"] == status["header"]["member_id"])
+
+
 async def test_start_waits_for_etcd(etcd: EtcdServer) -> None:
     await asyncio.to_thread(etcd.stop)
     opening = asyncio.create_task(open_registry(RegistryConfig(url=etcd.url, timeout_ms=500)))
@@ -337,7 +400,7 @@ async def test_large_histories_come_in_fragments(etcd: EtcdServer) -> None:
         async with opened(etcd.url, timeout_ms=5_000) as other:
             revisions = []
             for number in range(8):
-                puts = [Put(f"{ROOT}{number}-{half}", bytes(700_000)) for half in range(2)]
+                puts = [Put(f"{ROOT}{number}-{part}", bytes(450_000)) for part in range(3)]
                 revisions.append(await other.commit([], puts))
         await asyncio.to_thread(etcd.stop)
         etcd.port = port
@@ -347,12 +410,12 @@ async def test_large_histories_come_in_fragments(etcd: EtcdServer) -> None:
         assert len(follower.snapshots) == 1
         large = [event for event in follower.events if event.key != ROOT + "a"]
         assert [event.key for event in large] == [
-            f"{ROOT}{number}-{half}" for number in range(8) for half in range(2)
+            f"{ROOT}{number}-{part}" for number in range(8) for part in range(3)
         ]
         assert [event.mod_revision for event in large] == [
-            revision for revision in revisions for _ in range(2)
+            revision for revision in revisions for _ in range(3)
         ]
-        assert all(event.value == bytes(700_000) for event in large)
+        assert all(event.value == bytes(450_000) for event in large)
 
 
 class Certificates:

@@ -30,9 +30,9 @@ from deodar.v1.cluster_pb2 import (
     ShardRecord,
     TableRecord,
 )
-from tests.etcd_server import EtcdServer, etcd
+from tests.etcd_server import EtcdServer, shared_etcd
 
-__all__ = ["etcd"]
+__all__ = ["shared_etcd"]
 
 CLUSTER = "test"
 KEYS = Keys(CLUSTER)
@@ -157,12 +157,13 @@ def spread(state: ClusterState) -> dict[str, int]:
 
 @pytest.fixture(params=["embedded", "etcd"])
 async def cluster(
-    request: pytest.FixtureRequest, tmp_path: Path, etcd: EtcdServer
+    request: pytest.FixtureRequest, tmp_path: Path, shared_etcd: EtcdServer
 ) -> AsyncIterator[Cluster]:
     async with AsyncExitStack() as parts:
         registry: Registry
         if request.param == "etcd":
-            registry = await open_registry(RegistryConfig(url=etcd.url, timeout_ms=2_000))
+            await asyncio.to_thread(shared_etcd.control, "del", "--prefix", KEYS.root)
+            registry = await open_registry(RegistryConfig(url=shared_etcd.url, timeout_ms=2_000))
         else:
             registry = await EmbeddedRegistry.open(tmp_path / "registry")
         parts.push_async_callback(registry.close)

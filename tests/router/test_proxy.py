@@ -38,3 +38,12 @@ def test_a_failed_call_gives_its_room_back() -> None:
     for _ in range(CALLS_MAX + 1):
         with pytest.raises(KeyError), admission.admit(CALL_BYTES_MAX):
             raise KeyError
+
+
+def test_nothing_is_admitted_once_it_stops() -> None:
+    admission = Admission()
+    with admission.admit(1):
+        admission.stop()
+        with pytest.raises(ServiceError) as caught, admission.admit(1):
+            pass
+    assert caught.value.reason is Reason.SHUTTING_DOWN

@@ -64,7 +64,7 @@ class Batch:
                 pending += again
                 pauses += pause
             pending.sort()
-            if pending:
+            if pauses:
                 yield max(pauses, key=lambda pause: pause.seconds)
         return self._results
 
@@ -91,21 +91,31 @@ class Batch:
                 )
             )
             return self._fail(indices, error)
-        moved: list[int] = []
-        last: ServiceError | None = None
+        moved: dict[int, ServiceError] = {}
+        left_out: dict[int, ServiceError] = {}
         for index, result in zip(indices, outcome.results, strict=True):
             if not result.HasField("error"):
                 self._results[index] = result
                 continue
-            error_here = error_from_operation(result.error)
-            if error_here.rule.retry is Retry.REROUTE:
-                moved.append(index)
-                last = error_here
+            failed = error_from_operation(result.error)
+            if failed.rule.retry is Retry.REROUTE:
+                moved[index] = failed
+            elif failed.reason is Reason.LIMIT_EXCEEDED and self._method.repeatable:
+                left_out[index] = failed
             else:
-                self._results[index] = error_of(error_here)
-        if last is None:
-            return [], []
-        return self._after(moved, Failure(last, by_server=True), target)
+                self._results[index] = error_of(failed)
+        again: list[int] = []
+        if len(moved) + len(left_out) < len(indices):
+            # The answer was full: the rest fits into further ones.
+            again += left_out
+        else:
+            for index, failed in left_out.items():
+                self._fail([index], error_of(failed))
+        if not moved:
+            return again, []
+        last = Failure(next(reversed(moved.values())), by_server=True)
+        waiting, pauses = self._after(list(moved), last, target)
+        return again + waiting, pauses
 
     def _after(
         self, indices: list[int], failure: Failure, target: Target

@@ -113,7 +113,8 @@ class Client:
     ) -> list[bytes | None]:
         """Values in the order and number of `keys`, None for absent ones; at most 10,000.
 
-        Raises `BatchError` with each key's result when some could not be read.
+        Raises `BatchError` with each key's result when some could not be read, and the error itself
+        when the whole call was refused.
         """
         return self._run(self._core.batch_get(keys, table, timeout))
 

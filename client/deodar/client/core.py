@@ -216,6 +216,10 @@ class Core:
 
 
 def _all_or_raise(results: list[Any]) -> list[Any]:
+    """The results; raises BatchError for some that failed, and the error itself when one call for
+    all of them did, so that there is nothing to tell apart."""
     if any(isinstance(result, Error) for result in results):
+        if all(result is results[0] for result in results):
+            raise results[0]
         raise BatchError(results)
     return results

@@ -161,6 +161,7 @@ ERRORS: Final[dict[Reason, type[Error]]] = {
     Reason.REGISTRY_UNAVAILABLE: Unavailable,
     Reason.COMPACTED: OutOfRange,
     Reason.SHUTTING_DOWN: Unavailable,
+    Reason.LEASE_LOST: Refused,
     Reason.STALE_MOVE: Refused,
     Reason.MOVE_REFUSED: Refused,
     Reason.INTERNAL: Internal,

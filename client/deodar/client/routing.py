@@ -85,6 +85,11 @@ class Routing:
     def router_target(self) -> Target:
         return Target(self.router, False, self.map.revision)
 
+    @property
+    def servers(self) -> set[str]:
+        """The addresses of all routers and of the nodes that the map names."""
+        return {*self.endpoints, *self.map.addresses.values()}
+
     def avoid(self, target: Target) -> None:
         """Notes a server that was not reached: a node rests, a router gives way to the next."""
         if target.is_node:

@@ -25,6 +25,7 @@ from .wire import (
     OPTIONS,
     READY_S,
     STUBS,
+    Leavers,
     Unreached,
     failure_of,
     out_of_time,
@@ -46,7 +47,8 @@ class Connection:
         self._knock: Any = self._channel.unary_unary(_KNOCK)
         # The state as gRPC's core has it.  The public way to it, `subscribe`, polls from a thread
         # for each channel and holds up the close of the channel by its period.
-        self._state: Any = self._channel._channel.check_connectivity_state  # type: ignore[attr-defined]
+        core: Any = self._channel._channel  # type: ignore[attr-defined]
+        self._state: Any = core.check_connectivity_state
 
     def wait_ready(self, seconds: float) -> bool:
         """Whether the connection stands; waits while it is being made."""
@@ -83,6 +85,7 @@ class Transport:
         self._map_changed = threading.Condition()
         self._closing = threading.Event()
         self._map_stream: Any = None
+        self._leavers = Leavers()
 
     def send(self, calls: tuple[Call, ...]) -> list[Outcome]:
         try:
@@ -199,6 +202,14 @@ class Transport:
         except grpc.FutureCancelledError as error:
             raise Closed("the client was closed during the call") from error
 
+    def _close_leavers(self) -> None:
+        servers, now = self._routing.servers, time.monotonic()
+        with self._lock:
+            due = self._leavers.due(self._connections, servers, now)
+            leaving = [connection for name in due for connection in self._connections.pop(name)]
+        for connection in leaving:
+            connection.close()
+
     def _follow(self) -> None:
         """Keeps the routing's map, from one router or another, until closed."""
         pause_s = FOLLOW_PAUSE_S
@@ -211,6 +222,7 @@ class Transport:
                     self._map_stream = connection.stubs["Admin"].WatchShardMap(request)
                     for change in self._map_stream:
                         self._routing.update(change)
+                        self._close_leavers()
                         with self._map_changed:
                             self._map_changed.notify_all()
                         pause_s = FOLLOW_PAUSE_S

@@ -27,6 +27,7 @@ from .wire import (
     OPTIONS,
     READY_S,
     STUBS,
+    Leavers,
     Unreached,
     failure_of,
     out_of_time,
@@ -78,6 +79,7 @@ class AsyncTransport:
         self._follower: asyncio.Task[None] | None = None
         self._map_changed = asyncio.Event()  # replaced at each change
         self._closed = False
+        self._leavers = Leavers()
 
     async def send(self, calls: tuple[Call, ...]) -> list[Outcome]:
         if len(calls) == 1:
@@ -165,6 +167,11 @@ class AsyncTransport:
         except grpc.aio.UsageError as error:  # the channel was closed meanwhile
             raise Closed(str(error)) from error
 
+    async def _close_leavers(self) -> None:
+        due = self._leavers.due(self._connections, self._routing.servers, time.monotonic())
+        for connection in [one for name in due for one in self._connections.pop(name)]:
+            await connection.close()
+
     async def _follow(self) -> None:
         """Keeps the routing's map, from one router or another, until cancelled."""
         pause_s = FOLLOW_PAUSE_S
@@ -176,6 +183,7 @@ class AsyncTransport:
                     request = admin_pb2.WatchShardMapRequest()
                     async for change in connection.stubs["Admin"].WatchShardMap(request):
                         self._routing.update(change)
+                        await self._close_leavers()
                         self._announce()
                         pause_s = FOLLOW_PAUSE_S
                 else:

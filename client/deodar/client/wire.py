@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Final, cast
 
 import grpc
@@ -22,11 +23,31 @@ READY_S: Final = 1.0
 FOLLOW_PAUSE_S: Final = 0.25
 FOLLOW_PAUSE_MAX_S: Final = 2.0
 
+LEAVE_S: Final = 120.0
+
 OPTIONS: Final = [
     *channel_options(),
     # Each of several connections to one server is to be one, not a share of the same.
     ("grpc.use_local_subchannel_pool", 1),
 ]
+
+
+class Leavers:
+    """Servers that the shard map has named and names no more.
+
+    Their channels would try to connect for ever; they are closed `LEAVE_S` later, when no call of
+    an ordinary length can be under way on them.
+    """
+
+    def __init__(self) -> None:
+        self._since: dict[str, float] = {}
+
+    def due(self, connected: Collection[str], named: Collection[str], now: float) -> list[str]:
+        """The addresses to close now; `now` is of the monotonic clock."""
+        self._since = {
+            address: self._since.get(address, now) for address in connected if address not in named
+        }
+        return [address for address, since in self._since.items() if now - since >= LEAVE_S]
 
 
 class Unreached(Exception):  # noqa: N818

@@ -172,8 +172,10 @@ cdef Status checkpoint_write(
         return status
     if env.rename(env.context, temporary_path, path, &error) < 0:
         return failed(error, file, "rename", failure)
+    # The rename may be on disk or not: even for want of space this is no refusal, after which the
+    # frames of the image could be used again, but a failure that ends writing.
     if env.sync_directory(env.context, directory, &error) < 0:
-        return failed(error, file, "fsync of the directory", failure)
+        return failure_set(failure, STATUS_IO_ERROR, error, file, 0, "fsync of the directory")
     return STATUS_OK
 
 

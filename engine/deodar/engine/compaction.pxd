@@ -6,7 +6,8 @@
 # FLAG_RELOCATED and the trie is pointed at the copies.  Records whose deadline has passed are
 # removed from the trie instead.  EVACUATED regions are freed by the next checkpoint
 # (maintenance.pxd).
-# K1: the mutex is held for COMPACTION_STEP_BYTES of copies or scanned records at most.
+# K1: the mutex is held for COMPACTION_STEP_BYTES of copies or scanned records at most, and then
+#     left alone for as long: a mutex that is given up and taken at once never reaches who waits.
 # K2: nothing is lost by a crash in between: until that checkpoint is durable the victim is intact,
 #     and a RELOCATED record counts only when its epoch is sealed.
 from libc.stdint cimport uint64_t
@@ -15,7 +16,7 @@ from .core cimport StoreCore
 from .status cimport Failure, Status
 
 cdef enum:
-    COMPACTION_STEP_BYTES = 262144
+    COMPACTION_STEP_BYTES = 32768
     COMPACTION_PASS_BYTES = 67108864
     SPARSE_PERCENT = 50                 # a region with less of it live is a victim
     DEAD_PERCENT = 25                   # of all regions: less than that is left alone

@@ -27,7 +27,7 @@ from .record cimport (
 )
 from .space cimport space_at
 from .status cimport STATUS_NOT_FOUND, STATUS_OK, Failure, Status
-from .threads cimport mutex_lock, mutex_unlock
+from .threads cimport condition_wait_until, monotonic_ns
 
 
 # Live bytes of a region, without those that are known to have expired.
@@ -118,11 +118,13 @@ cdef Status evacuate(
     cdef uint64_t at = region_address(log, region) + REGION_HEADER_BYTES
     cdef uint64_t end = region_address(log, region) + entry.used_bytes
     cdef uint64_t step_end
+    cdef uint64_t step_started
     cdef const char* rule = NULL
     cdef RecordView view
     cdef Status status
     while at < end and entry.live_bytes > 0 and not core.maintenance.stopping:
         step_end = at + COMPACTION_STEP_BYTES
+        step_started = monotonic_ns()
         while at < end and at < step_end:
             if not record_decode(
                 space_at(&log.space, at), end - at, entry.sequence, &view, &rule
@@ -133,8 +135,9 @@ cdef Status evacuate(
                 if status != STATUS_OK:
                     return status
             at += view.record_bytes
-        mutex_unlock(&log.mutex)
-        mutex_lock(&log.mutex)
+        condition_wait_until(
+            &core.maintenance.work, &log.mutex, 2 * monotonic_ns() - step_started
+        )
         status = epoch_admit(log, failure)
         if status != STATUS_OK:
             return status

@@ -5,7 +5,15 @@ from posix.unistd cimport readlink
 
 from .atomics cimport add_relaxed_u64, load_acquire_u32, store_release_u32
 from .debug cimport check
-from .disk_aio cimport aio_close, aio_full, aio_idle, aio_open, aio_prepare, aio_step
+from .disk_aio cimport (
+    aio_close,
+    aio_full,
+    aio_idle,
+    aio_open,
+    aio_prepare,
+    aio_step,
+    aio_system,
+)
 from .env cimport Env, env_write_full
 from .status cimport (
     STATUS_INVALID,
@@ -37,7 +45,7 @@ cdef Status disk_open(
     disk.backend = DISK_PWRITE
     if wanted == DISK_PWRITE:
         return STATUS_OK
-    error = aio_open(&disk.aio, depth)
+    error = aio_open(&disk.aio, aio_system(), depth)
     if error == 0:
         disk.backend = DISK_AIO
     elif wanted == DISK_AIO:

@@ -21,7 +21,18 @@ cdef extern from "<linux/aio_abi.h>" nogil:
     enum:
         IOCB_CMD_PWRITE
 
+# The system calls, returning as `syscall` does: >= 0, or -1 with errno set.  glibc has no wrappers
+# for them; tests put a scripted kernel in their place.
+cdef struct AioCalls:
+    int (*setup)(unsigned int depth, unsigned long* context) noexcept nogil
+    int (*destroy)(unsigned long context) noexcept nogil
+    int (*submit)(unsigned long context, long count, iocb** blocks) noexcept nogil
+    int (*getevents)(
+        unsigned long context, long least, long most, io_event* events
+    ) noexcept nogil
+
 cdef struct AioQueue:
+    const AioCalls* calls
     unsigned long context               # the kernel's name of the queue, 0 = closed
     uint32_t depth
     uint32_t prepared_count             # filled, not yet taken by the kernel
@@ -34,7 +45,10 @@ cdef struct AioQueue:
 
 # 0 or an errno: EAGAIN when fs.aio-max-nr is used up, ENOSYS or EPERM where the kernel or a
 # sandbox refuses AIO, ENOMEM.  After an error the queue is closed.
-cdef int aio_open(AioQueue* queue, uint32_t depth) noexcept nogil
+cdef int aio_open(AioQueue* queue, const AioCalls* calls, uint32_t depth) noexcept nogil
+
+# The kernel's own calls.  Constant after import; any thread.
+cdef const AioCalls* aio_system() noexcept nogil
 
 # Only of an idle queue.  Idempotent.
 cdef void aio_close(AioQueue* queue) noexcept nogil

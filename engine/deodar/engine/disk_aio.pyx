@@ -6,7 +6,6 @@ from libc.string cimport memmove, memset
 from .debug cimport check
 from .env cimport Env, env_write_full
 
-# glibc has no wrappers for these calls.
 cdef extern from *:
     """
     #include <linux/aio_abi.h>
@@ -28,11 +27,18 @@ cdef extern from *:
     int io_submit(unsigned long context, long count, iocb** blocks) noexcept nogil
     int io_getevents(unsigned long context, long least, long most, io_event* events) noexcept nogil
 
+cdef AioCalls system
 
-cdef int aio_open(AioQueue* queue, uint32_t depth) noexcept nogil:
+
+cdef const AioCalls* aio_system() noexcept nogil:
+    return &system
+
+
+cdef int aio_open(AioQueue* queue, const AioCalls* calls, uint32_t depth) noexcept nogil:
     cdef uint32_t slot
     cdef int error
     memset(queue, 0, sizeof(AioQueue))
+    queue.calls = calls
     queue.depth = depth
     queue.free_count = depth
     queue.blocks = <iocb*> calloc(depth, sizeof(iocb))
@@ -49,7 +55,7 @@ cdef int aio_open(AioQueue* queue, uint32_t depth) noexcept nogil:
         return ENOMEM
     for slot in range(depth):
         queue.free_slots[slot] = depth - 1 - slot
-    if io_setup(depth, &queue.context) < 0:
+    if calls.setup(depth, &queue.context) < 0:
         error = errno
         queue.context = 0
         aio_close(queue)
@@ -61,7 +67,7 @@ cdef void aio_close(AioQueue* queue) noexcept nogil:
     cdef int result = 0
     check(queue.in_flight_count == 0, "Q2: a queue is closed when it is idle")
     if queue.context != 0:
-        result = io_destroy(queue.context)
+        result = queue.calls.destroy(queue.context)
         check(result == 0, "the kernel knows the queue until it is closed")
     free(queue.blocks)
     free(queue.prepared)
@@ -125,9 +131,9 @@ cdef int submit(AioQueue* queue, const Env* env, int* failed_fd) noexcept nogil:
     cdef iocb* block
     if queue.prepared_count == 0:
         return 0
-    taken = io_submit(queue.context, queue.prepared_count, queue.prepared)
+    taken = queue.calls.submit(queue.context, queue.prepared_count, queue.prepared)
     while taken < 0 and errno == EINTR:
-        taken = io_submit(queue.context, queue.prepared_count, queue.prepared)
+        taken = queue.calls.submit(queue.context, queue.prepared_count, queue.prepared)
     if taken > 0:
         queue.prepared_count -= <uint32_t> taken
         queue.in_flight_count += <uint32_t> taken
@@ -154,9 +160,9 @@ cdef int reap(AioQueue* queue, const Env* env, int* failed_fd) noexcept nogil:
     cdef int count
     cdef int index
     cdef iocb* block
-    count = io_getevents(queue.context, 1, queue.in_flight_count, queue.events)
+    count = queue.calls.getevents(queue.context, 1, queue.in_flight_count, queue.events)
     while count < 0 and errno == EINTR:
-        count = io_getevents(queue.context, 1, queue.in_flight_count, queue.events)
+        count = queue.calls.getevents(queue.context, 1, queue.in_flight_count, queue.events)
     if count < 0:
         # The context and the array are ours and alive: no other errno has a cause in the world.
         check(False, "io_getevents of an open queue works")
@@ -194,3 +200,9 @@ cdef int finish(const Env* env, const iocb* block, uint64_t done) noexcept nogil
         &error,
     )
     return error if result < 0 else 0
+
+
+system.setup = io_setup
+system.destroy = io_destroy
+system.submit = io_submit
+system.getevents = io_getevents

@@ -1,4 +1,4 @@
-"""The plain values that go in and out of a `Store`; `store.pyi` is their manual."""
+"""The plain values that go in and out of a `Store`."""
 
 from typing import Literal, NamedTuple
 
@@ -11,7 +11,7 @@ class Item(NamedTuple):
     key: bytes
     value: bytes
     version: int
-    deadline_ms: int | None
+    deadline_ms: int | None  # milliseconds since 1970; None = never expires
 
 
 class Put(NamedTuple):
@@ -34,9 +34,9 @@ class Delete(NamedTuple):
 class Written(NamedTuple):
     """What one operation of a batch did."""
 
-    version: int
-    existed: bool
-    epoch: int
+    version: int  # version of the write; 0 for a delete that found nothing
+    existed: bool  # the key had a live record before
+    epoch: int  # epoch the write belongs to: pass it to `wait_durable`
 
 
 class Change(NamedTuple):

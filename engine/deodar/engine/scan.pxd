@@ -35,8 +35,9 @@ cdef Status scan_fill(
     Failure* failure,
 ) noexcept nogil
 
-# Live keys, and the XOR over them of XXH3_64 of key, value, version and deadline.  Takes care of
-# grace periods; a store that is being written gives a digest of no one moment.
+# Keys alive at a moment (milliseconds since 1970), and the XOR over them of XXH3_64 of key, value,
+# version and deadline.  Takes care of grace periods; a store that is being written gives a digest
+# of no one moment.
 cdef Status scan_digest(
-    StoreCore* core, uint64_t* keys, uint64_t* digest, Failure* failure
+    StoreCore* core, uint64_t alive_at_ms, uint64_t* keys, uint64_t* digest, Failure* failure
 ) noexcept nogil

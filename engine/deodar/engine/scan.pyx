@@ -113,7 +113,7 @@ cdef bint is_behind(
 
 
 cdef Status scan_digest(
-    StoreCore* core, uint64_t* keys, uint64_t* digest, Failure* failure
+    StoreCore* core, uint64_t alive_at_ms, uint64_t* keys, uint64_t* digest, Failure* failure
 ) noexcept nogil:
     cdef TrieEntry[WALK_ENTRIES] entries
     cdef RecordView view
@@ -134,7 +134,7 @@ cdef Status scan_digest(
         index = 0
         while status == STATUS_OK and index < count:
             status = log_view(&core.log, entries[index].address, &view, failure)
-            if status == STATUS_OK and not index_expired(core, &view):
+            if status == STATUS_OK and (view.deadline_ms == 0 or view.deadline_ms > alive_at_ms):
                 keys[0] += 1
                 digest[0] ^= item_digest(&view)
             index += 1

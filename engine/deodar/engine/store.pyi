@@ -17,48 +17,17 @@ Promises
 from collections.abc import Iterator, Sequence
 from os import PathLike
 from types import TracebackType
-from typing import Literal, NamedTuple, Self, final
+from typing import Literal, Self, final
 
-Durability = Literal["buffered", "durable"]
+from .items import Change, Delete, Durability, Item, Put, Written
 
-class Item(NamedTuple):
-    """A live record."""
-
-    key: bytes
-    value: bytes
-    version: int
-    deadline_ms: int | None  # milliseconds since 1970; None = never expires
-
-class Put(NamedTuple):
-    """A write of a batch."""
-
-    key: bytes
-    value: bytes
-    ttl_ms: int | None = None
-    if_version: int | None = None
-    if_absent: bool = False
-
-class Delete(NamedTuple):
-    key: bytes
-    if_version: int | None = None
-
-class Written(NamedTuple):
-    """What one operation of a batch did."""
-
-    version: int  # version of the write; 0 for a delete that found nothing
-    existed: bool  # the key had a live record before
-    epoch: int  # epoch the write belongs to: pass it to `wait_durable`
-
-class Change(NamedTuple):
-    """One change as the log has it; `value` None = deletion."""
-
-    key: bytes
-    value: bytes | None
-    version: int
-    deadline_ms: int | None
+__all__ = ["Change", "Delete", "Durability", "Item", "Put", "Store", "Written", "check_directory"]
 
 @final
 class Store:
+    def __init__(self, *args: object, **kwargs: object) -> None:
+        """Raises TypeError: a store is made by `open`."""
+
     @staticmethod
     def open(
         path: str | PathLike[str],
@@ -176,10 +145,12 @@ class Store:
         """Keep the log behind `after_version` until `unpin_log` of the token returned."""
 
     def unpin_log(self, token: int) -> None: ...
-    def digest(self) -> tuple[int, int]:
+    def digest(self, *, alive_at_ms: int | None = None) -> tuple[int, int]:
         """(live keys, XOR over them of XXH3_64 of key, value, version and deadline).
 
-        Two stores with the same live records have the same digest.
+        Two stores with the same live records have the same digest.  `alive_at_ms` (milliseconds
+        since 1970; None = now) says at which moment they must be alive: two stores that are
+        compared at different times name one moment, not before either of them.
         """
 
     def sync(self, timeout: float | None = None) -> int:
@@ -204,7 +175,7 @@ class Store:
     def __len__(self) -> int:
         """Keys, expired ones included until they are reclaimed."""
 
-    def __contains__(self, key: bytes) -> bool: ...
+    def __contains__(self, key: bytes, /) -> bool: ...
     def __enter__(self) -> Self: ...
     def __exit__(
         self,

@@ -386,15 +386,20 @@ cdef class Store:
         if status == STATUS_NOT_FOUND:
             raise InvalidArgument("token", f"{token} is no pin of this store")
 
-    def digest(self):
+    def digest(self, *, alive_at_ms=None):
         cdef uint64_t keys = 0
         cdef uint64_t digest = 0
+        cdef uint64_t moment = 0
         cdef Failure failure
         cdef Status status
+        if alive_at_ms is not None:
+            moment = unsigned_of("alive_at_ms", alive_at_ms)
         self.enter()
+        if alive_at_ms is None:
+            moment = core_now_ms(self.core)
         failure_clear(&failure)
         with nogil:
-            status = scan_digest(self.core, &keys, &digest, &failure)
+            status = scan_digest(self.core, moment, &keys, &digest, &failure)
         self.users -= 1
         raise_for_status(status, &failure)
         return keys, digest

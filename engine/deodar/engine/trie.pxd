@@ -12,7 +12,7 @@
 #     order and unpublished before it is retired, so readers walk without locks inside a grace
 #     period.  An entry never moves inside a block.  One writer at a time (store's mutex).
 # T4: equal tags do not make equal keys: the key in the record decides.
-from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
 from .hashing cimport Path
 from .reclaim cimport Reclaim

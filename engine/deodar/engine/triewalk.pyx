@@ -1,7 +1,7 @@
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcmp
 
-from .atomics cimport load_acquire_u64
+from .atomics cimport load_acquire_u64, prefetch_read
 from .branch cimport BRANCH_SLOTS, Item, block_at, items_hash, path_with_byte
 from .debug cimport check
 from .hashing cimport path_byte, path_compare
@@ -9,6 +9,7 @@ from .leaf cimport (
     LEAF_CAPACITY_MAX,
     SLOT_BRANCH,
     SLOT_LEAF,
+    SLOT_RECORD,
     slot_address,
     slot_kind,
     slot_tag,
@@ -16,6 +17,10 @@ from .leaf cimport (
 from .record cimport record_key
 from .status cimport STATUS_OK
 from .trie cimport TRIE_DEPTH_MAX
+
+
+cdef enum:
+    FORESIGHT_SLOTS = 24                # slots looked ahead: some ten records of small leaves
 
 
 cdef struct Walk:
@@ -70,7 +75,10 @@ cdef Status walk_branch(
     cdef Path below
     cdef Status status = STATUS_OK
     check(depth < TRIE_DEPTH_MAX, "a branch lies above depth 16")
+    for byte in range(first, first + FORESIGHT_SLOTS):
+        foresee(walk.trie, slots, byte)
     for byte in range(first, BRANCH_SLOTS):
+        foresee(walk.trie, slots, byte + FORESIGHT_SLOTS)
         slot = load_acquire_u64(&slots[byte])
         if slot == 0:
             continue
@@ -84,6 +92,18 @@ cdef Status walk_branch(
         if status != STATUS_OK or walk.more:
             return status
     return STATUS_OK
+
+
+# Asks for the leaf or the record that a slot further on leads to.
+cdef inline void foresee(const Trie* trie, const uint64_t* slots, unsigned int byte) noexcept nogil:
+    cdef uint64_t slot
+    if byte >= BRANCH_SLOTS:
+        return
+    slot = load_acquire_u64(&slots[byte])
+    if slot_kind(slot) == SLOT_LEAF:
+        prefetch_read(block_at(trie, slot_address(slot)))
+    elif slot_kind(slot) == SLOT_RECORD:
+        prefetch_read(trie.records + slot_address(slot))
 
 
 # Adds what a leaf or record slot holds, or stops in front of it when it may not fit.

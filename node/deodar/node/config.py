@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Self
 
-from deodar.registry.config import RegistryConfig
 from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from deodar.registry.config import RegistryConfig
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from deodar.contract.keypath import Prefix
 from deodar.v1.cluster_pb2 import ShardRecord
 
-from .files import read_json, remove_tree, sync_directory, write_json
+from .files import DRAFT_SUFFIX, read_json, remove_tree, sync_directory, write_json
 
 NOTE_SUFFIX = ".json"
 
@@ -75,6 +75,11 @@ class ShardDirectories:
                     except ValueError:
                         continue  # a foreign file
         return sorted(shards)
+
+    def remove_drafts(self) -> None:
+        """Remove notes that a crash left half written."""
+        for draft in self._root.glob(f"*{NOTE_SUFFIX}{DRAFT_SUFFIX}"):
+            draft.unlink()
 
     def has_store(self, table: str, prefix: Prefix) -> bool:
         return self.path(table, prefix).exists()

@@ -8,6 +8,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+DRAFT_SUFFIX = ".new"
+
 
 def sync_directory(path: Path) -> None:
     """Make creations, renames and removals in `path` durable."""
@@ -20,7 +22,7 @@ def sync_directory(path: Path) -> None:
 
 def write_json(path: Path, value: dict[str, Any]) -> None:
     """Replace the file: after a crash it is the old one or the new one."""
-    draft = path.with_name(path.name + ".new")
+    draft = path.with_name(path.name + DRAFT_SUFFIX)
     with draft.open("w", encoding="utf-8") as file:
         json.dump(value, file, indent=1)
         file.flush()

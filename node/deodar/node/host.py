@@ -7,9 +7,11 @@ one step of a shard at a time.  Belongs to the event loop.
 from __future__ import annotations
 
 import asyncio
+from time import monotonic
 from typing import Any
 
 import structlog
+
 from deodar.contract.keypath import Prefix
 from deodar.contract.reasons import Reason, ServiceError
 from deodar.engine import EngineError, NotAStore, Store
@@ -31,6 +33,10 @@ from .transfer import FAILURES, Transfer, TransferFailed, take_out
 from .workers import Workers
 
 TICK_S = 1.0
+# A stopping node goes on refusing until nobody has called for so long, or for so long in all.
+QUIET_S = 0.1
+QUIET_WAIT_S = 1.0
+GIVE_UP_WAIT_S = 2.0
 # A full write buffer is waited for on the event loop (`HostedShard.write`), never in the engine.
 STORE_OPTIONS: dict[str, Any] = {"stall_ms": 0}
 
@@ -51,6 +57,7 @@ class Host:
         self.node = node
         self.shards = ShardTable()
         self.stopping = False
+        self._refused_at = 0.0
         self._directories = directories
         self._view = view
         self._records = records
@@ -75,6 +82,7 @@ class Host:
         Raises UNKNOWN_TABLE, MOVED, SHARD_MOVING, SHARD_UNAVAILABLE, SHUTTING_DOWN.
         """
         if self.stopping:
+            self._refused_at = monotonic()
             raise ServiceError(Reason.SHUTTING_DOWN, f"node {self.node} is stopping")
         shard = self.shards.find(table, path)
         if shard is None or shard.state in (ShardState.COPYING, ShardState.DROPPED):
@@ -133,8 +141,18 @@ class Host:
             await asyncio.wait(opening)
         self._follow_task = asyncio.create_task(self._follow())
 
+    async def refuse(self) -> None:
+        """Answer SHUTTING_DOWN from now on; returns when callers have heard of it: a server that
+        stops listening at once cancels calls, and a cancelled write is in doubt."""
+        self.stopping = True
+        self._refused_at = begun = monotonic()
+        left = QUIET_S
+        while left > 0:
+            await asyncio.sleep(left)
+            left = min(self._refused_at + QUIET_S, begun + QUIET_WAIT_S) - monotonic()
+
     async def stop(self) -> None:
-        """Refuse new requests, end moves, sync and close every store."""
+        """End moves, sync and close every store."""
         self.stopping = True
         tasks = [*self._steps.values(), *self._fences.values()]
         if self._follow_task is not None:
@@ -142,7 +160,20 @@ class Host:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        copying = [shard for shard in self.shards if shard.state is ShardState.COPYING]
+        await asyncio.gather(*map(self._give_up, copying))
         await asyncio.gather(*(self._close(shard) for shard in self.shards))
+
+    async def _give_up(self, shard: HostedShard) -> None:
+        """Take a move that this stop interrupted out of the record, if the registry is there; if
+        not, the next start does it."""
+        found = self.state.shards.get(shard.name)
+        if found is not None:
+            try:
+                async with asyncio.timeout(GIVE_UP_WAIT_S):
+                    await take_out(found[0], self._records)
+            except TimeoutError:
+                _log.warning("interrupted move stays in the record", shard=shard.name)
 
     async def _close(self, shard: HostedShard) -> None:
         try:
@@ -155,6 +186,7 @@ class Host:
         return found is not None and found[0].primary == self.node
 
     async def _sweep(self, state: ClusterState) -> None:
+        await self._workers.run(self._directories.remove_drafts)
         for table, prefix in await self._workers.run(self._directories.found):
             name = f"{table}/{prefix}"
             found = state.shards.get(name)

@@ -13,6 +13,14 @@ from typing import Annotated, Any
 import grpc.aio
 import structlog
 import typer
+from grpc_health.v1 import (  # type: ignore[import-untyped]
+    health,
+    health_pb2,
+    health_pb2_grpc,
+)
+from grpc_reflection.v1alpha import reflection  # type: ignore[import-untyped]
+from pydantic import ValidationError
+
 from deodar.contract.rpc_status import ErrorInterceptor, server_options
 from deodar.registry.cluster_view import ClusterView
 from deodar.registry.connect import open_registry
@@ -21,13 +29,6 @@ from deodar.registry.records import Keys, encode
 from deodar.registry.registration import Registration
 from deodar.v1 import kv_pb2, kv_pb2_grpc, replication_pb2, replication_pb2_grpc
 from deodar.v1.cluster_pb2 import NodeRecord
-from grpc_health.v1 import (  # type: ignore[import-untyped]
-    health,
-    health_pb2,
-    health_pb2_grpc,
-)
-from grpc_reflection.v1alpha import reflection  # type: ignore[import-untyped]
-from pydantic import ValidationError
 
 from .config import NodeConfig
 from .directory import ShardDirectories
@@ -100,8 +101,10 @@ async def run_node(config: NodeConfig, up: asyncio.Event, stop: asyncio.Event) -
         up.set()
         await stop.wait()
         log.info("node stops")
-        host.stopping = True
         await _set_health(healths, health_pb2.HealthCheckResponse.NOT_SERVING)
+        # Off the map first, so that nobody is sent here any more.
+        await registration.close()
+        await host.refuse()
     log.info("node has stopped")
 
 

@@ -6,6 +6,7 @@ import asyncio
 import random
 
 import structlog
+
 from deodar.contract.keypath import Prefix
 from deodar.registry.interface import (
     Compare,
@@ -69,7 +70,7 @@ class ShardRecords:
         By whom it was changed is told by primary, term and store, which nobody else would give:
         the record may have been changed again since.  Waits through an outage of the registry.
         """
-        key = self._keys.shard_of(record)
+        key = self._keys.of(record)
         put = Put(key, encode(record))
         in_doubt = False
         while True:

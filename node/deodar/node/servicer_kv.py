@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import grpc.aio
+
 from deodar.contract.keypath import PATH_BITS, path_bytes, path_of
 from deodar.contract.limits import BATCH_BYTES_MAX, SCAN_PAGE_BYTES, SCAN_PAGE_RECORDS_MAX
 from deodar.contract.reasons import Reason, ServiceError
@@ -27,15 +27,12 @@ from .validation import (
     check_keys,
     check_operations,
     check_put,
+    now_ms,
     table_name,
 )
 
 Context = grpc.aio.ServicerContext[Any, Any]
 HASH_SPACE_END = 1 << PATH_BITS
-
-
-def now_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 def to_record(item: Item, *, with_key: bool) -> kv_pb2.Record:

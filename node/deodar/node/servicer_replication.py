@@ -7,6 +7,7 @@ from contextlib import aclosing
 from typing import Any
 
 import grpc.aio
+
 from deodar.contract.keypath import Prefix
 from deodar.contract.reasons import Reason, ServiceError
 from deodar.contract.rpc_status import invalid_field
@@ -17,7 +18,10 @@ from deodar.v1.replication_pb2_grpc import ReplicationServicer
 from .copysource import copy_stream
 from .host import Host
 from .shard import HostedShard
-from .validation import table_name
+from .validation import now_ms, table_name
+
+# Longer than both ends take for their digests, clocks apart included.
+DIGEST_MARGIN_MS = 30_000
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -65,9 +69,13 @@ class NodeReplication(ReplicationServicer):
         store = shard.store
         if store is None:
             raise ServiceError(Reason.STALE_MOVE, f"{shard.name} is no longer here")
-        keys, xor = await shard.aside(Store.digest)
+        alive_at_ms = now_ms() + DIGEST_MARGIN_MS
+        keys, xor = await shard.aside(Store.digest, alive_at_ms=alive_at_ms)
         return replication_pb2.FenceShardResponse(
-            last_version=store.last_version, digest_keys=keys, digest_xor=xor
+            last_version=store.last_version,
+            digest_keys=keys,
+            digest_xor=xor,
+            digest_alive_at_ms=alive_at_ms,
         )
 
     async def NodeShards(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import grpc.aio
 import structlog
+
 from deodar.contract.reasons import ServiceError
 from deodar.contract.rpc_status import channel_options, error_from_rpc
 from deodar.engine import Change, EngineError, Overloaded, Store
@@ -37,9 +38,6 @@ SILENCE_TIMEOUT_S = 15.0
 FENCE_TIMEOUT_S = 10.0
 # So few changes behind, the rest takes milliseconds: time to fence.
 CAUGHT_UP_CHANGES = 1_000
-# Digests count live records: one that expires between the two looks makes them differ, so both
-# are taken anew.
-DIGEST_ATTEMPTS = 5
 
 _log = structlog.get_logger(__name__)
 
@@ -78,8 +76,7 @@ class Transfer:
             await asyncio.wait_for(channel.channel_ready(), CONNECT_TIMEOUT_S)
             stub: ReplicationAsyncStub = ReplicationStub(channel)
             try:
-                await self._copy(stub)
-                await self._verify(stub)
+                await self._verify(await self._copy(stub))
             except grpc.aio.AioRpcError as error:
                 raise error_from_rpc(error, may_have_run=False) from error
         store = self._store()
@@ -92,7 +89,7 @@ class Transfer:
             raise TransferFailed("the copy was closed")
         return store
 
-    async def _copy(self, stub: ReplicationAsyncStub) -> None:
+    async def _copy(self, stub: ReplicationAsyncStub) -> FenceShardResponse:
         """Copy everything, fence on the way: when this returns, the source is fenced and the copy
         has all of its log."""
         request = CopyShardRequest(
@@ -100,7 +97,7 @@ class Transfer:
         )
         stream = stub.CopyShard(request)
         copied = False
-        last_version: int | None = None
+        fence: FenceShardResponse | None = None
         try:
             while True:
                 response = await asyncio.wait_for(stream.read(), SILENCE_TIMEOUT_S)
@@ -113,10 +110,10 @@ class Transfer:
                 if not copied:
                     self._shard.moved_keys += len(response.changes)
                     continue
-                if last_version is None and response.behind <= CAUGHT_UP_CHANGES:
-                    last_version = (await self._fence(stub)).last_version
-                if last_version is not None and response.version >= last_version:
-                    return
+                if fence is None and response.behind <= CAUGHT_UP_CHANGES:
+                    fence = await self._fence(stub)
+                if fence is not None and response.version >= fence.last_version:
+                    return fence
         finally:
             stream.cancel()
 
@@ -149,16 +146,13 @@ class Transfer:
         key that nobody has, under the source's version, carries the number over."""
         await self._apply([ShardChange(key=secrets.token_bytes(24), version=version)])
 
-    async def _verify(self, stub: ReplicationAsyncStub) -> None:
-        """Compare the digests of source and copy; the source is fenced."""
-        for _ in range(DIGEST_ATTEMPTS):
-            source = await self._fence(stub)
-            keys, xor = await self._shard.aside(Store.digest)
-            if (keys, xor) == (source.digest_keys, source.digest_xor):
-                return
-        raise TransferFailed(
-            f"digests differ: {source.digest_keys} keys at the source, {keys} in the copy"
-        )
+    async def _verify(self, source: FenceShardResponse) -> None:
+        """Compare the digests of the fenced source and of the copy."""
+        keys, xor = await self._shard.aside(Store.digest, alive_at_ms=source.digest_alive_at_ms)
+        if (keys, xor) != (source.digest_keys, source.digest_xor):
+            raise TransferFailed(
+                f"digests differ: {source.digest_keys} keys at the source, {keys} in the copy"
+            )
 
     async def _take_over(self, store_id: int) -> int:
         """Make the record name this node, if it is still in this move."""

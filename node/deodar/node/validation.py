@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
 from deodar.contract.keypath import cursor_path
@@ -18,6 +19,11 @@ from deodar.contract.rpc_status import invalid_field
 from deodar.v1 import kv_pb2
 
 PutFields = kv_pb2.PutRequest | kv_pb2.WriteOperation.Put
+
+
+def now_ms() -> int:
+    """Milliseconds since 1970, as deadlines are counted."""
+    return time.time_ns() // 1_000_000
 
 
 def table_name(table: str) -> str:

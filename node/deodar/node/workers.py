@@ -15,7 +15,7 @@ T = TypeVar("T")
 class Workers:
     """Two pools, so that calls which wait for a flush never keep the others from running."""
 
-    def __init__(self, work_threads: int = 4, flush_threads: int = 4) -> None:
+    def __init__(self, work_threads: int = 4, flush_threads: int = 16) -> None:
         self._work = ThreadPoolExecutor(work_threads, thread_name_prefix="work")
         self._flush = ThreadPoolExecutor(flush_threads, thread_name_prefix="flush")
 

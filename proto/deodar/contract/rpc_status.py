@@ -13,7 +13,6 @@ from typing import Any, Final, NoReturn, Protocol, cast
 import grpc
 import grpc.aio
 import structlog
-from deodar.v1.kv_pb2 import OperationError
 from google.protobuf.any_pb2 import Any as AnyMessage
 from google.protobuf.message import DecodeError
 from google.rpc.error_details_pb2 import (  # type: ignore[import-untyped]
@@ -22,6 +21,8 @@ from google.rpc.error_details_pb2 import (  # type: ignore[import-untyped]
     RetryInfo,
 )
 from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
+
+from deodar.v1.kv_pb2 import OperationError
 
 from .limits import MESSAGE_BYTES_MAX
 from .reasons import DOMAIN, Code, Reason, ServiceError

@@ -29,6 +29,7 @@ from deodar.v1.cluster_pb2 import (
 from .backoff import Backoff
 from .interface import BadRecord, Changes, Entry, Event, Registry, RegistryError, Snapshot
 from .records import Keys, decode, record_prefix, record_shard_name
+from .tasks import start_task, stop_task
 
 _log = structlog.get_logger(__name__)
 
@@ -101,6 +102,12 @@ class ClusterView:
     def __init__(self, registry: Registry, cluster: str) -> None:
         """Raises ValueError for a name that no cluster can have."""
         self.keys = Keys(cluster)
+        self._kinds: dict[str, type[Any]] = {
+            self.keys.nodes: NodeRecord,
+            self.keys.members: MemberRecord,
+            self.keys.tables: TableRecord,
+            self.keys.shards: ShardRecord,
+        }
         self._registry = registry
         self._revision = 0
         self._records: dict[str, tuple[Message | str, int]] = {}  # by key, with mod_revision
@@ -112,14 +119,11 @@ class ClusterView:
     async def start(self) -> None:
         """Read everything, then follow.  Raises RegistryError when the first read fails."""
         await self.refresh()
-        self._task = asyncio.create_task(self._run(), name="cluster view")
-        self._task.add_done_callback(_log_end)
+        self._task = start_task(self._run(), "cluster view")
 
     async def close(self) -> None:
-        if self._task is not None and not self._task.done():
-            self._task.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._task
+        if self._task is not None:
+            await stop_task(self._task)
 
     @property
     def revision(self) -> int:
@@ -196,16 +200,10 @@ class ClusterView:
     def _put(self, kept: Entry | Event) -> None:
         """A record that cannot be read is left out; its key exists, so no one makes it anew."""
         assert kept.value is not None
-        kinds: dict[str, type[Any]] = {
-            self.keys.nodes: NodeRecord,
-            self.keys.members: MemberRecord,
-            self.keys.tables: TableRecord,
-            self.keys.shards: ShardRecord,
-        }
         if kept.key == self.keys.controller:
             self._records[kept.key] = (kept.value.decode(errors="replace"), kept.mod_revision)
             return
-        for prefix, kind in kinds.items():
+        for prefix, kind in self._kinds.items():
             if kept.key.startswith(prefix):
                 try:
                     record = decode(kind, kept.key, kept.value)
@@ -240,8 +238,3 @@ class ClusterView:
             mod_revisions={key: kept[1] for key, kept in self._records.items()},
             controller=controller,
         )
-
-
-def _log_end(task: asyncio.Task[None]) -> None:
-    if not task.cancelled() and task.exception() is not None:
-        _log.critical("cluster view ended by a fault", exc_info=task.exception())

@@ -45,6 +45,8 @@ class RegistryConfig(BaseModel):
 
     @model_validator(mode="after")
     def _check_pairs(self) -> Self:
+        if self.kind == "embedded" and (self.ca_file, self.cert_file, self.user) != (None,) * 3:
+            raise ValueError("an embedded registry knows neither TLS nor passwords")
         if (self.cert_file is None) != (self.key_file is None):
             raise ValueError("registry certificate and key go together")
         if self.cert_file is not None and self.ca_file is None:

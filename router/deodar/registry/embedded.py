@@ -46,6 +46,7 @@ from .interface import (
     Snapshot,
 )
 from .lease import KeptLease, now_ms
+from .tasks import start_task, stop_task
 from .transaction import check_transaction
 
 # Keys of the store: "r" the revision; "e" + key an entry; "l" + id (8 bytes) a lease's ttl.
@@ -96,7 +97,7 @@ class EmbeddedRegistry:
         self._changed = asyncio.Event()  # replaced at each change
         self._load()
         self._trimmed_revision = self._revision
-        self._ticker = asyncio.create_task(self._tick(), name="registry leases")
+        self._ticker = start_task(self._tick(), "registry leases")
 
     @classmethod
     async def open(cls, directory: Path, endpoints: Sequence[str] = ()) -> Self:
@@ -146,9 +147,7 @@ class EmbeddedRegistry:
             return
         self._closed = True
         self._changed.set()
-        self._ticker.cancel()
-        with suppress(asyncio.CancelledError):
-            await self._ticker
+        await stop_task(self._ticker)
         for lease in self._kept:
             await lease.stop()
         if self._commits:

@@ -35,9 +35,9 @@ async def follow(
                 yield snapshot
             async with aclosing(changes_after(revision)) as stream:
                 async for changes in stream:
-                    backoff.reset()
                     if changes.events and changes.revision <= revision:
-                        raise AssertionError(f"changes of {changes.revision} after {revision}")
+                        raise Compacted(f"changes of {changes.revision} came after {revision}")
+                    backoff.reset()
                     revision = max(revision, changes.revision)
                     yield changes
         except Compacted as error:

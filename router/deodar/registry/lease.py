@@ -16,6 +16,7 @@ import structlog
 
 from .backoff import Backoff
 from .interface import OutcomeUnknown, RegistryError, RegistryUnavailable
+from .tasks import start_task, stop_task
 
 # Keep-alives a ttl: two may be lost before the third is too late.
 KEEPS_PER_TTL: Final = 3
@@ -46,7 +47,7 @@ class KeptLease:
         self._ttl_ms = ttl_ms
         self._end_ms = sent_ms + ttl_ms
         self._lost = asyncio.Event()
-        self._task = asyncio.create_task(self._keep(), name=f"lease {lease_id:x}")
+        self._task = start_task(self._keep(), f"lease {lease_id:x}")
 
     @property
     def id(self) -> int:
@@ -75,10 +76,7 @@ class KeptLease:
 
     async def stop(self) -> None:
         self._lost.set()
-        if not self._task.done():
-            self._task.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._task
+        await stop_task(self._task)
 
     async def _keep(self) -> None:
         backoff = Backoff(first_s=0.05, longest_s=self._ttl_ms / KEEPS_PER_TTL / 1000)

@@ -30,6 +30,7 @@ from .interface import (
     RegistryUnavailable,
 )
 from .records import decode
+from .tasks import start_task, stop_task
 
 # Leases' lengths between two readings of the key.
 CHECK_TTLS: Final = 4
@@ -83,16 +84,12 @@ class Registration:
         Raises HeldByAnother, and RegistryError when the registry cannot do it.
         """
         self._lease = await self._register()
-        self._task = asyncio.create_task(self._run(), name=f"registration {self._key}")
-        self._task.add_done_callback(self._log_end)
+        self._task = start_task(self._run(), f"registration {self._key}")
 
     async def close(self) -> None:
         """Take the record out, or let its lease run out when the registry cannot be reached."""
         if self._task is not None:
-            self._task.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._task
-            self._task = None
+            await stop_task(self._task)
         if self._lease is not None:
             lease, self._lease = self._lease, None
             try:
@@ -166,7 +163,3 @@ class Registration:
             raise HeldByAnother(f"{self._key} holds something else: {error}") from error
         if holder != self._identity_of(self._key, ours):
             raise HeldByAnother(f"{self._key} belongs to identity {holder}")
-
-    def _log_end(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and task.exception() is not None:
-            _log.critical("registration ended by a fault", exc_info=task.exception())

@@ -9,6 +9,7 @@ A node that hangs keeps its connections open, so keep-alive pings find it: withi
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Final
@@ -25,6 +26,8 @@ KEEPALIVE_MS: Final = 2_000
 KEEPALIVE_TIMEOUT_MS: Final = 2_000
 # Of one attempt to connect; gRPC takes it from the least back-off.
 CONNECT_MS: Final = 1_000
+# How long a node that says it stops is left alone: longer than it goes on refusing calls.
+HOLD_S: Final = 0.5
 CLOSE_GRACE_S: Final = 30.0  # for calls in flight to a node that moved to another address
 
 _OPTIONS: Final = tuple(
@@ -129,9 +132,24 @@ class NodeChannels:
     def __init__(self, address: str) -> None:
         self.address = address
         self._channels = [NodeChannel(address)]
+        self._held_until = 0.0  # of the monotonic clock
+
+    def hold(self) -> None:
+        """Sends nothing for a while, since the node has said that it stops.
+
+        What reaches a gRPC server in the moment of its stop is cancelled without a word, and a
+        write would have an unknown outcome.
+        """
+        self._held_until = time.monotonic() + HOLD_S
 
     async def ready_channel(self, timeout_s: float) -> NodeChannel | None:
         """The connected channel with the fewest calls; None when none is within the time."""
+        held_s = self._held_until - time.monotonic()
+        if held_s > 0:
+            await asyncio.sleep(min(held_s, timeout_s))
+            timeout_s -= held_s
+            if timeout_s <= 0:
+                return None
         ready = [channel for channel in self._channels if channel.ready]
         if not ready:
             first = self._channels[0]
@@ -159,6 +177,12 @@ class ChannelPool:
             self._drop(node)
             channels = self._nodes[node] = NodeChannels(address)
         return channels
+
+    def hold(self, node: str, address: str) -> None:
+        """Leaves the node alone for a while, if it still is at that address."""
+        channels = self._nodes.get(node)
+        if channels is not None and channels.address == address:
+            channels.hold()
 
     def keep(self, addresses: Mapping[str, str]) -> None:
         """Drops the connections to nodes that are not in `addresses`, or elsewhere."""

@@ -12,7 +12,6 @@ import secrets
 import socket
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Final, Protocol
 
 import structlog
@@ -29,6 +28,7 @@ from deodar.registry.interface import (
     RegistryError,
 )
 from deodar.registry.records import encode
+from deodar.registry.tasks import start_task, stop_task
 from deodar.v1.cluster_pb2 import TABLE_KIND_HASH, TableRecord
 from deodar.v1.kv_pb2 import DURABILITY_BUFFERED
 
@@ -85,16 +85,12 @@ class Controller:
         return self._election.won
 
     async def start(self) -> None:
-        self._task = asyncio.create_task(self._run(), name="controller")
-        self._task.add_done_callback(_log_end)
+        self._task = start_task(self._run(), "controller")
 
     async def close(self) -> None:
         """Stop, and let another controller be elected at once."""
         if self._task is not None:
-            self._task.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._task
-            self._task = None
+            await stop_task(self._task)
         await self._election.resign()
 
     async def _run(self) -> None:
@@ -200,8 +196,3 @@ class Controller:
             return False
         await self._view.wait_change(revision - 1, VIEW_LAG_S)
         return True
-
-
-def _log_end(task: asyncio.Task[None]) -> None:
-    if not task.cancelled() and task.exception() is not None:
-        _log.critical("controller ended by a fault", exc_info=task.exception())

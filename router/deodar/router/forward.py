@@ -52,7 +52,7 @@ class Forwarder:
         try:
             return await channel.call(KV + method, request, deadline.remaining_s)
         except grpc.aio.AioRpcError as error:
-            raise _failure(error, target, write=write) from error
+            raise self._failure(error, target, write=write) from error
 
     @asynccontextmanager
     async def stream(
@@ -65,7 +65,7 @@ class Forwarder:
             async with channel.stream(KV + method, request, timeout_s) as answers:
                 yield answers
         except grpc.aio.AioRpcError as error:
-            raise _failure(error, target, write=False) from error
+            raise self._failure(error, target, write=False) from error
 
     async def connect(self, target: Target, deadline: Deadline) -> NodeChannel:
         """A connection to the node; NODE_UNREACHABLE (nothing was sent) when there is none."""
@@ -95,11 +95,12 @@ class Forwarder:
         if not newer and error.reason is Reason.MOVED:
             await self.routing.reread()
 
-
-def _failure(error: grpc.aio.AioRpcError, target: Target, *, write: bool) -> ServiceError:
-    """The node's own error as it is; a failure of the transport names the node."""
-    failure = error_from_rpc(error, may_have_run=write)
-    if failure.reason not in (Reason.NODE_UNREACHABLE, Reason.OUTCOME_UNKNOWN):
-        return failure
-    message = f"node {target.node} at {target.address}: {failure.message}"
-    return AnswerLost(failure.reason, message, target.facts())
+    def _failure(self, error: grpc.aio.AioRpcError, target: Target, *, write: bool) -> ServiceError:
+        """The node's own error as it is; a failure of the transport names the node."""
+        failure = error_from_rpc(error, may_have_run=write)
+        if failure.reason is Reason.SHUTTING_DOWN:
+            self._pool.hold(target.node, target.address)
+        if failure.reason not in (Reason.NODE_UNREACHABLE, Reason.OUTCOME_UNKNOWN):
+            return failure
+        message = f"node {target.node} at {target.address}: {failure.message}"
+        return AnswerLost(failure.reason, message, target.facts())

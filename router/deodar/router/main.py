@@ -40,6 +40,9 @@ REFLECTED: Final = (
     health.SERVICE_NAME,
     reflection.SERVICE_NAME,
 )
+# How long calls are refused by name before the server stops: gRPC cancels without a word what
+# arrives while it stops.
+REFUSE_S: Final = 0.25
 
 _log = structlog.get_logger(__name__)
 
@@ -74,6 +77,7 @@ async def _start(config: RouterConfig, parts: AsyncExitStack) -> None:
     server = grpc.aio.server(options=server_options(), interceptors=[ErrorInterceptor()])
     address = _bind(server, config)
     parts.push_async_callback(server.stop, config.stop_grace_s)
+    parts.push_async_callback(asyncio.sleep, REFUSE_S)
 
     registry = await _open_registry(config, address)
     parts.push_async_callback(registry.close)
@@ -89,7 +93,11 @@ async def _start(config: RouterConfig, parts: AsyncExitStack) -> None:
 
     admin = AdminServicer(view.keys, registry, routing, pool)
     parts.callback(admin.stop)
-    server.add_generic_rpc_handlers((proxy.kv_handlers(Forwarder(routing, pool)), admin.handlers()))
+    admission = proxy.Admission()
+    parts.callback(admission.stop)
+    server.add_generic_rpc_handlers(
+        (proxy.kv_handlers(Forwarder(routing, pool), admission), admin.handlers())
+    )
     if isinstance(registry, EmbeddedRegistry):
         add_RegistryServicer_to_server(RegistryServicer(registry), server)
     status = health.aio.HealthServicer()

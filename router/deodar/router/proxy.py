@@ -80,10 +80,20 @@ class Admission:
     def __init__(self) -> None:
         self._calls = 0
         self._bytes = 0
+        self._stopping = False
+
+    def stop(self) -> None:
+        """Refuses every call from now on."""
+        self._stopping = True
 
     @contextmanager
     def admit(self, size: int) -> Iterator[None]:
-        """For the length of a call with a request of `size` bytes; raises OVERLOADED."""
+        """For the length of a call with a request of `size` bytes.
+
+        Raises OVERLOADED, or SHUTTING_DOWN.
+        """
+        if self._stopping:
+            raise ServiceError(Reason.SHUTTING_DOWN, "the router stops")
         if self._calls >= CALLS_MAX or (self._calls and self._bytes + size > CALL_BYTES_MAX):
             message = f"{self._calls} calls with {self._bytes} bytes are in flight"
             raise ServiceError(Reason.OVERLOADED, message)
@@ -96,9 +106,8 @@ class Admission:
             self._bytes -= size
 
 
-def kv_handlers(forwarder: Forwarder) -> grpc.GenericRpcHandler:
+def kv_handlers(forwarder: Forwarder, admission: Admission) -> grpc.GenericRpcHandler:
     """The service for `add_generic_rpc_handlers`."""
-    admission = Admission()
 
     def unary(call: Call) -> UnaryHandler:
         async def handler(data: bytes, context: Context) -> bytes:

@@ -7,8 +7,6 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from deodar.engine import EngineError, check_directory
-
 from .options import Json
 from .output import EXIT_REFUSED, CommandError, print_json, stderr, stdout
 
@@ -28,6 +26,9 @@ def check(
 
     The node must be stopped.  Exits with 1 when anything is wrong.
     """
+    # Not at the top: no other command needs the engine.
+    from deodar.engine import EngineError, check_directory
+
     stores = _stores(data_dir)
     found: list[dict[str, Any]] = []
     for store in stores:

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from deodar.client.admin import AdminClient
 from deodar.contract.limits import DEFAULT_ENDPOINT
 from deodar.v1.admin_pb2 import ClusterStatusResponse
 
@@ -65,12 +66,8 @@ def add(
     )
     server.start()
 
-    def check() -> None:
-        if server.exit_code is not None:
-            raise server.failure()
-
     with connect_admin(endpoint) as client:
-        after = wait_for(client, f"shards to {name}", lambda s: _spread(s, name), wait, check)
+        after = _wait_spread(client, server, wait)
     address = next(node.address for node in after.nodes if node.id == name)
     shards = sum(shard.shard.primary == name for shard in after.shards)
     note(f"{name} serves {shards} of {len(after.shards)} shards at {address}")
@@ -94,6 +91,22 @@ def _next_id(status: ClusterStatusResponse) -> str:
         if (match := re.fullmatch(r"node-(\d+)", node.id)) is not None
     ]
     return f"node-{max(numbers, default=0) + 1}"
+
+
+def _wait_spread(client: AdminClient, server: Server, wait: float) -> ClusterStatusResponse:
+    """Waits until the new node has its share; raises CommandError."""
+
+    def check() -> None:
+        if server.exit_code is not None:
+            raise server.failure()
+
+    name = server.name
+    try:
+        return wait_for(client, f"shards to {name}", lambda s: _spread(s, name), wait, check)
+    except CommandError as error:
+        if server.exit_code is None:
+            error.message += f"; the node goes on, pid {server.pid}, log {server.log}"
+        raise
 
 
 def _spread(status: ClusterStatusResponse, name: str) -> tuple[int, int, bool]:

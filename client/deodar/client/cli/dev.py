@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import json as jsonlib
+import os
 import re
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import Annotated, Any, Final
@@ -25,7 +27,10 @@ from .processes import STOP_S, Server, check_port_free
 HOST: Final = "127.0.0.1"
 MARKER: Final = "deodar-dev.json"
 FORMAT_VERSION: Final = 1
+# Of a node's directory; locked by flock while the node runs.
+LOCK_FILE: Final = "LOCK"
 START_S: Final = 60.0
+STATUS_S: Final = 2.0
 POLL_S: Final = 0.1
 _NODE: Final = re.compile(r"node-([1-9]\d{0,4})")
 
@@ -57,7 +62,7 @@ def dev(
     """
     if replicas > 1:
         raise misused("--replicas above 1 is not possible yet: shards have one copy")
-    cluster = _DevCluster(data, port, etcd, nodes, shard_bits)
+    cluster = _DevCluster(data.absolute(), port, etcd.removeprefix("etcd://"), nodes, shard_bits)
     with _signals():
         try:
             cluster.start()
@@ -77,6 +82,7 @@ class _DevCluster:
     def __init__(self, data: Path, port: int, etcd: str, nodes: int, shard_bits: int) -> None:
         self.endpoint = f"{HOST}:{port}"
         self._port = port
+        self._data = data
         self._logs = data / "logs"
         self._started: list[Server] = []  # the router first
         known = _claim(data, etcd, shard_bits)
@@ -128,7 +134,7 @@ class _DevCluster:
             self._started.append(server)
         deadline = time.monotonic() + START_S
         with (
-            AdminClient(self.endpoint, timeout=2.0) as client,
+            AdminClient(self.endpoint, timeout=STATUS_S) as client,
             stderr().status("starting") if not json_mode() else _silent(),
         ):
             while not self._serves(client):
@@ -171,17 +177,41 @@ class _DevCluster:
             time.sleep(POLL_S)
 
     def stop(self) -> bool:
-        """Stops the nodes, then the router, which may be their registry; whether all ended well."""
+        """Stops the nodes, then the router, which may be their registry; whether all ended well.
+
+        Nodes that were added into the data directory meanwhile are stopped as well.
+        """
         deadline = time.monotonic() + STOP_S
+        added = self._added()
+        for pid in added.values():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)
         clean = True
+        routers = [server for server in self._started if server is self._router]
         nodes = [server for server in self._started if server is not self._router]
-        for group in (nodes, [server for server in self._started if server is self._router]):
+        for group in (nodes, routers):
             running = [server for server in group if server.exit_code is None]
             for server in running:
                 server.terminate()
             for server in running:
                 clean &= server.wait(deadline)
+            if group is nodes:
+                clean &= all(_wait_unlocked(self._data / name, deadline) for name in added)
         return clean
+
+    def _added(self) -> dict[str, int]:
+        """Pids of running nodes in the data directory that others have started."""
+        found = [path.name for path in self._data.iterdir() if _NODE.fullmatch(path.name)]
+        names = {name for name in found if name not in self.nodes and _locked(self._data / name)}
+        if not names:
+            return {}
+        try:
+            with AdminClient(self.endpoint, timeout=STATUS_S) as client:
+                status = client.status()
+        except Error as error:
+            note(f"{', '.join(sorted(names))} cannot be stopped: {error.message}")
+            return {}
+        return {node.id: node.pid for node in status.nodes if node.id in names and node.pid}
 
     def _node_port(self, name: str) -> int:
         return self._port + int(name.removeprefix("node-"))
@@ -230,6 +260,26 @@ def _claim(data: Path, etcd: str, shard_bits: int) -> dict[str, Any]:
 
 def _registry_kind(etcd: str) -> str:
     return "etcd" if etcd else "embedded"
+
+
+def _locked(directory: Path) -> bool:
+    """Whether a node runs in the directory."""
+    try:
+        with (directory / LOCK_FILE).open("rb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    return False
+
+
+def _wait_unlocked(directory: Path, deadline: float) -> bool:
+    while _locked(directory):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(POLL_S)
+    return True
 
 
 @contextmanager

@@ -6,6 +6,7 @@ in flight, so two writes of one key never overtake each other: the last one wins
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -48,6 +49,7 @@ class Loader:
         self._refused = refused
         self._pool = ThreadPoolExecutor(1 << LANE_BITS, thread_name_prefix="deodar-load")
         self._lanes = [_Lane() for _ in range(1 << LANE_BITS)]
+        self._stopping = threading.Event()  # the loader is left early: waits end
         self.written = 0
 
     def add(self, record: Parsed) -> None:
@@ -78,7 +80,9 @@ class Loader:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._pool.shutdown(wait=error is None, cancel_futures=True)
+        if error is not None:
+            self._stopping.set()
+        self._pool.shutdown(cancel_futures=True)
 
     def _flush(self, lane: _Lane) -> None:
         self._settle(lane)
@@ -111,14 +115,14 @@ class Loader:
                 # One bad operation may have taken its whole shard's part with it.
                 for record, _ in final:
                     refused += self._write([record])
-            if not waiting:
+            if not waiting or self._stopping.is_set():
                 return refused
             if time.monotonic() > deadline:
                 error = next(error for _, error in failures if _may_pass(error))
                 line = waiting[0].line
                 message = f"gave up at line {line} after {PATIENCE_S:.0f} s: {error.message}"
                 raise CommandError(message, reason=error.reason.value)
-            time.sleep(PAUSE_S)
+            self._stopping.wait(PAUSE_S)
             pending = waiting
 
     def _attempt(self, batch: list[Parsed]) -> list[tuple[Parsed, Error]]:

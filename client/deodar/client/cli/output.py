@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.text import Text
 
 from deodar.client.errors import BatchError, Error
+from deodar.contract.reasons import Reason
 
 EXIT_REFUSED: Final = 1
 EXIT_MISUSED: Final = 2
@@ -90,7 +91,10 @@ def report(error: Exception) -> int:
         metadata: dict[str, Any] = dict(error.metadata)
         if isinstance(error, BatchError):
             metadata["failed"] = len(error.failures)
-        facts, exit_code = _facts(error.reason.value, error.message, metadata), EXIT_REFUSED
+        message = error.message
+        if error.reason is Reason.NODE_UNREACHABLE and "node" not in metadata:
+            message += ": is a router running there?"
+        facts, exit_code = _facts(error.reason.value, message, metadata), EXIT_REFUSED
     else:
         facts, exit_code = _facts("REFUSED", _plain(error), {}), EXIT_REFUSED
     if json_mode():
