@@ -112,7 +112,7 @@ def test_bad_byte_in_the_last_epoch(image: Image) -> None:
     "stray", [b"\1", bytes(7) + b"\1", b"\xff" * 100, b"half"], ids=["1", "8th", "100", "half"]
 )
 def test_stray_bytes_behind_the_log(image: Image, stray: bytes) -> None:
-    """They are ignored, and gone before anything is appended (row 18)."""
+    """They are ignored, and what is appended over them stays (row 18)."""
     end = image.ends[2]
     if stray == b"half":
         stray = image.data[image.ends[1] : image.ends[1] + 30]

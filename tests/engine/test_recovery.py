@@ -70,6 +70,7 @@ def record(root: Path, seed: int, backend: str) -> tuple[Recorder, Workload]:
                 disk_backend=backend,  # type: ignore[arg-type]
                 direct_io=False,
             )
+            store.checkpoint()
             for turn in range(40):
                 workload.step(store)
                 if turn % 7 == 3:

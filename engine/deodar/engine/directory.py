@@ -44,12 +44,10 @@ def lock(path: str, *, create: bool, shared: bool) -> int:
 
     `shared` locks stand beside each other.  Raises `Locked`, `NotAStore`, `IOFailure`.
     """
-    flags = os.O_RDONLY if shared else os.O_RDWR
     try:
         if create:
             os.makedirs(path, exist_ok=True)
-            flags |= os.O_CREAT
-        descriptor = os.open(os.path.join(path, LOCK), flags | os.O_CLOEXEC, 0o644)
+        descriptor = open_lock(path, create or os.path.exists(os.path.join(path, IDENTITY)))
     except (FileNotFoundError, NotADirectoryError, FileExistsError) as error:
         raise NotAStore(f"{path}: {os.strerror(error.errno or errno.ENOENT)}") from error
     except OSError as error:
@@ -62,6 +60,23 @@ def lock(path: str, *, create: bool, shared: bool) -> int:
             raise Locked(f"{path} is open in another Store or process") from error
         raise IOFailure(error.errno or errno.EIO, LOCK, "flock") from error
     return descriptor
+
+
+def open_lock(path: str, create: bool) -> int:
+    """A copy of a store may lack the file; nobody writes where it cannot be made."""
+    name = os.path.join(path, LOCK)
+    flags = os.O_RDONLY | os.O_CLOEXEC
+    try:
+        return os.open(name, flags)
+    except FileNotFoundError:
+        if not create:
+            raise
+    try:
+        return os.open(name, flags | os.O_CREAT, 0o644)
+    except OSError as error:
+        if error.errno not in (errno.EROFS, errno.EACCES):
+            raise
+    return os.open(path, flags | os.O_DIRECTORY)
 
 
 def look(path: str) -> Contents:

@@ -25,7 +25,7 @@ from .maintenance cimport (
     maintenance_stop,
 )
 from .reclaim cimport reclaim_open
-from .recovery cimport recovery_run, recovery_settle
+from .recovery cimport recovery_run
 from .space cimport space_at
 from .status cimport (
     STATUS_INVALID,
@@ -257,11 +257,10 @@ cdef void trie_attach(StoreCore* core) noexcept nogil:
     trie.sluggishness = core.identity.sluggishness
 
 
-# I1: fixes the numbers of this opening, writes them down, and makes the end of the log clean (V2).
+# I1: fixes the numbers of this opening and writes them down.
 cdef Status session_open(StoreCore* core, Failure* failure) noexcept nogil:
     cdef Session* session = &core.session
     cdef Log* log = &core.log
-    cdef Status status
     session.incarnation += 1
     session.base_epoch = core.recovered_epoch
     if not core.recovered_clean:
@@ -287,10 +286,6 @@ cdef Status session_open(StoreCore* core, Failure* failure) noexcept nogil:
             &log.failure, STATUS_READ_ONLY, 0, "store", 0, "the store was opened read-only"
         )
         return STATUS_OK
-    if not core.recovered_clean:
-        status = recovery_settle(core, failure)
-        if status != STATUS_OK:
-            return status
     return session_write(core.env, core.directory, session, failure)
 
 

@@ -8,11 +8,13 @@
 #     in any region with a higher sequence; or the log is known to have been longer (I2); or the
 #     store was closed (C3): what was once durable is damaged.  STATUS_CORRUPT, and nothing is
 #     changed.
-# V2: otherwise it is the torn tail of the one flush that was in flight (L3).  The log ends behind
-#     the last SEAL; recovery_settle makes the rest of that region zero on disk before anything is
-#     appended, so that nothing torn can pass for new.
+# V2: otherwise it is the torn tail of the one flush that was in flight (L3), and the log ends
+#     behind the last SEAL.
 #
-# Reading changes nothing on disk, so a crash during recovery leaves the same work to do again.
+# What is torn stays on disk, behind the end and in regions that are free again, and cannot pass for
+# new: appending goes on with epochs and sequences that were never given before (I1), a record
+# counts only with the SEAL of its own epoch, and a SEAL of a lost epoch is never a later one.  So
+# recovery writes nothing, and a crash during it leaves the same work to do again.
 from .checkpoint cimport Checkpoint
 from .core cimport StoreCore
 from .status cimport Failure, Status
@@ -22,6 +24,3 @@ from .status cimport Failure, Status
 cdef Status recovery_run(
     StoreCore* core, const Checkpoint* checkpoint, Failure* failure
 ) noexcept nogil
-
-# Makes V2 true on disk.
-cdef Status recovery_settle(StoreCore* core, Failure* failure) noexcept nogil

@@ -1,5 +1,4 @@
-from libc.errno cimport ENOSPC
-from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.stdint cimport uint32_t, uint64_t
 from libc.stdlib cimport free, malloc, qsort, realloc
 from libc.string cimport memcpy, memset
 
@@ -12,10 +11,8 @@ from .checkpoint cimport (
 from .core cimport StoreCore
 from .damage cimport damage_behind, region_header_rule
 from .debug cimport check
-from .env cimport env_write_full
 from .hashing cimport Path, path_of
 from .index cimport index_find, index_put, index_remove, index_replace
-from .limits cimport PAGE_BYTES
 from .log cimport (
     REGION_ACTIVE,
     REGION_EVACUATED,
@@ -51,15 +48,11 @@ from .record cimport (
 from .space cimport (
     space_at,
     space_discover,
-    space_fd,
-    space_file_offset,
     space_load,
     space_map_file,
 )
 from .status cimport (
     STATUS_CORRUPT,
-    STATUS_DISK_FULL,
-    STATUS_IO_ERROR,
     STATUS_NO_MEMORY,
     STATUS_NOT_FOUND,
     STATUS_OK,
@@ -448,48 +441,3 @@ cdef Status apply(StoreCore* core, uint64_t address, Failure* failure) noexcept 
     check(view.kind == RECORD_DELETE, "only PUT and DELETE are collected")
     status = index_remove(core, path, view.key, view.key_bytes, &old_address, failure)
     return STATUS_OK if status == STATUS_NOT_FOUND else status
-
-
-cdef Status recovery_settle(StoreCore* core, Failure* failure) noexcept nogil:
-    cdef Log* log = &core.log
-    cdef uint32_t run_regions = log.regions[log.active].run_regions
-    cdef uint64_t end = region_address(log, log.active) + (
-        <uint64_t> run_regions * log.space.region_bytes
-    )
-    cdef uint64_t at = log.tail & ~(<uint64_t> PAGE_BYTES - 1)
-    cdef uint64_t segment_bytes = (
-        <uint64_t> log.space.region_bytes * log.space.regions_per_segment
-    )
-    cdef uint64_t piece
-    cdef int error = 0
-    if is_zero(space_at(&log.space, log.tail), end - log.tail):
-        return STATUS_OK
-    memset(space_at(&log.space, log.tail), 0, end - log.tail)
-    while at < end:
-        piece = min(end - at, segment_bytes - at % segment_bytes)
-        if env_write_full(
-            log.env,
-            space_fd(&log.space, at),
-            space_at(&log.space, at),
-            piece,
-            space_file_offset(&log.space, at),
-            &error,
-        ) < 0 or log.env.sync_data(log.env.context, space_fd(&log.space, at), &error) < 0:
-            return failure_set(
-                failure,
-                STATUS_DISK_FULL if error == ENOSPC else STATUS_IO_ERROR,
-                error,
-                "data",
-                at,
-                "cut the torn tail of the log",
-            )
-        at += piece
-    return STATUS_OK
-
-
-cdef bint is_zero(const uint8_t* start, uint64_t count) noexcept nogil:
-    cdef uint64_t index
-    for index in range(count):
-        if start[index] != 0:
-            return False
-    return True
