@@ -395,26 +395,38 @@ cdef Status write_image(StoreCore* core, Failure* failure) noexcept nogil:
     return STATUS_OK
 
 
-# Gives back the doomed regions that no reader can be inside any more.
+# Gives back the doomed regions that no reader can be inside any more, one a hold of the mutex,
+# since the system takes its time to take memory back.
 cdef void release(StoreCore* core) noexcept nogil:
     cdef Log* log = &core.log
     cdef uint64_t safe = reclaim_safe(&core.reclaim)
+    cdef uint32_t region
+    while True:
+        region = releasable(core, safe)
+        if region == REGION_NONE:
+            return
+        core.maintenance.freed_bytes += (
+            <uint64_t> log.regions[region].run_regions * log.space.region_bytes
+        )
+        region_release(log, region)
+        mutex_unlock(&log.mutex)
+        mutex_lock(&log.mutex)
+
+
+cdef uint32_t releasable(const StoreCore* core, uint64_t safe) noexcept nogil:
+    cdef const Log* log = &core.log
+    cdef const KvRegion* entry
     cdef uint32_t region = log.first
-    cdef uint32_t next_region
-    cdef KvRegion* entry
     while region != REGION_NONE:
         entry = &log.regions[region]
-        next_region = entry.next
         if (
             entry.state == REGION_DOOMED
             and entry.doomed_by <= core.maintenance.committed
             and entry.retired <= safe
         ):
-            core.maintenance.freed_bytes += (
-                <uint64_t> entry.run_regions * log.space.region_bytes
-            )
-            region_release(log, region)
-        region = next_region
+            return region
+        region = entry.next
+    return REGION_NONE
 
 
 cdef Status maintenance_request_checkpoint(
