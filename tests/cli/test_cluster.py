@@ -65,7 +65,7 @@ def test_add_move_and_drain(grown: Cluster, call: Run, tmp_path: Path) -> None:
         status = run("cluster", "status", "--json").ok().json()
         shard = next(shard for shard in status["shards"] if shard["primary"] == "n1")
         name = f"{shard['prefix']}-{shard['prefix_bits']}"
-        moved = run("cluster", "move", name, "n3", "--json").ok().json()
+        moved = run("cluster", "move", f"default/{name}", "n3", "--json").ok().json()
         assert moved["primary"] == "n3"
         refused = run("cluster", "move", name, "n3", "--json")
         assert (refused.code, refused.json()["error"]["reason"]) == (1, "MOVE_REFUSED")

@@ -136,6 +136,16 @@ def test_a_foreign_directory_is_refused(call: Run, tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["something"]
 
 
+def test_a_second_run_in_one_directory_is_refused(tmp_path: Path) -> None:
+    """It says so, and touches neither the servers nor the logs of the first."""
+    with running(tmp_path, free_port(), "--nodes", "1") as (announced, _):
+        second = run_process("dev", "--data", "data", "--port", str(free_port()), cwd=tmp_path)
+        assert second.code == 1
+        assert "in use by another deodar dev" in second.err
+        for log in Path(announced["logs"]).iterdir():
+            assert b"another" not in log.read_bytes()
+
+
 @pytest.mark.parametrize("marker", ["", "{}", '{"format_version": 99, "registry": "embedded"}'])
 def test_a_damaged_or_newer_marker_is_refused(call: Run, tmp_path: Path, marker: str) -> None:
     (tmp_path / "deodar-dev.json").write_text(marker)

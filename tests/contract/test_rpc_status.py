@@ -165,6 +165,18 @@ async def test_deadlines_and_unknown_methods(service):
     assert error_from_rpc(raised).reason is Reason.INTERNAL
 
 
+@pytest.mark.parametrize("method", ["Get", "Scan"])
+async def test_bytes_that_are_no_message_are_the_callers_fault(service, method: str):
+    _, _, target = service
+    async with grpc.aio.insecure_channel(target) as channel:
+        path = f"/deodar.v1.KV/{method}"
+        call = channel.unary_unary if method == "Get" else channel.unary_stream
+        answer = call(path)(b"\xff\xff")
+        raised = await failure(answer if method == "Get" else drain(answer))
+    assert raised.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert error_from_rpc(raised).reason is Reason.INVALID_FIELD
+
+
 async def test_the_largest_message_passes_and_a_larger_one_is_refused(service):
     _, stub, _ = service
     largest = kv_pb2.GetRequest(key=b"x" * (MESSAGE_BYTES_MAX - 5))

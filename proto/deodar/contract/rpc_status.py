@@ -154,6 +154,25 @@ def _untranslated(_error: Exception) -> ServiceError | None:
     return None
 
 
+Parse = Callable[[Any], Any]
+
+
+def _parser(handler: Handler) -> Parse:
+    """What reads a request inside the handler's own errors: gRPC answers bytes that are no message
+    with UNKNOWN, and their sender is to blame."""
+    deserializer = handler.request_deserializer
+    if deserializer is None or handler.request_streaming:
+        return lambda request: request
+
+    def parse(request: bytes) -> Any:
+        try:
+            return deserializer(request)
+        except DecodeError as error:
+            raise invalid_field("request", f"not a message of the method: {error}") from error
+
+    return parse
+
+
 class ErrorInterceptor(grpc.aio.ServerInterceptor):
     """Turns what the handlers of our services raise into statuses.
 
@@ -173,6 +192,7 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
         method = handler_call_details.method
         if handler is None or not method.startswith(OUR_METHODS):
             return handler
+        parse = _parser(handler)
         if handler.response_streaming:
             behaviour = handler.stream_stream or handler.unary_stream
             build = (
@@ -180,7 +200,7 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
                 if handler.request_streaming
                 else grpc.unary_stream_rpc_method_handler
             )
-            wrapped: Any = self._streaming(method, cast(Any, behaviour))
+            wrapped: Any = self._streaming(method, cast(Any, behaviour), parse)
         else:
             behaviour = handler.stream_unary or handler.unary_unary
             build = (
@@ -188,15 +208,19 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
                 if handler.request_streaming
                 else grpc.unary_unary_rpc_method_handler
             )
-            wrapped = self._single(method, cast(Any, behaviour))
-        return build(wrapped, handler.request_deserializer, handler.response_serializer)
+            wrapped = self._single(method, cast(Any, behaviour), parse)
+        return build(
+            wrapped,
+            handler.request_deserializer if handler.request_streaming else None,
+            handler.response_serializer,
+        )
 
     def _single(
-        self, method: str, behaviour: Callable[[Any, Context], Awaitable[Any]]
+        self, method: str, behaviour: Callable[[Any, Context], Awaitable[Any]], parse: Parse
     ) -> Callable[[Any, Context], Awaitable[Any]]:
         async def call(request: Any, context: Context) -> Any:
             try:
-                return await behaviour(request, context)
+                return await behaviour(parse(request), context)
             except grpc.aio.AbortError:
                 raise
             except Exception as error:
@@ -206,11 +230,11 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
         return call
 
     def _streaming(
-        self, method: str, behaviour: Callable[[Any, Context], AsyncIterator[Any]]
+        self, method: str, behaviour: Callable[[Any, Context], AsyncIterator[Any]], parse: Parse
     ) -> Callable[[Any, Context], AsyncIterator[Any]]:
         async def call(request: Any, context: Context) -> AsyncIterator[Any]:
             try:
-                async with aclosing(cast(Any, behaviour(request, context))) as answers:
+                async with aclosing(cast(Any, behaviour(parse(request), context))) as answers:
                     async for answer in answers:
                         yield answer
             except grpc.aio.AbortError:

@@ -16,7 +16,7 @@ from .progress import wait_for
 
 
 def move(
-    shard: Annotated[str, typer.Argument(help="Prefix and bits, as in cluster status: a0-4.")],
+    shard: Annotated[str, typer.Argument(help="As in cluster status: default/a0-4, or a0-4.")],
     target: Annotated[str, typer.Argument(help="Id of the node that is to have it.")],
     table: Table = DEFAULT_TABLE,
     wait: Annotated[
@@ -29,8 +29,11 @@ def move(
 
     The shard is read and written all the while, but for a moment at the end.
     """
+    named_table, separator, name = shard.rpartition("/")
+    if separator:
+        table = named_table
     try:
-        prefix = Prefix.parse(shard)
+        prefix = Prefix.parse(name)
     except ValueError as error:
         raise misused(f"SHARD: {error}") from error
 

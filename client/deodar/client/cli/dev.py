@@ -27,7 +27,7 @@ from .processes import STOP_S, Server, check_port_free
 HOST: Final = "127.0.0.1"
 MARKER: Final = "deodar-dev.json"
 FORMAT_VERSION: Final = 1
-# Of a node's directory; locked by flock while the node runs.
+# Of a node's directory and of the whole; locked by flock while they are in use.
 LOCK_FILE: Final = "LOCK"
 START_S: Final = 60.0
 STATUS_S: Final = 2.0
@@ -62,8 +62,10 @@ def dev(
     """
     if replicas > 1:
         raise misused("--replicas above 1 is not possible yet: shards have one copy")
-    cluster = _DevCluster(data.absolute(), port, etcd.removeprefix("etcd://"), nodes, shard_bits)
-    with _signals():
+    directory = data.absolute()
+    known = _claim(directory, etcd, shard_bits)
+    with _sole_use(directory), _signals():
+        cluster = _DevCluster(directory, port, etcd.removeprefix("etcd://"), nodes, known)
         try:
             cluster.start()
             cluster.announce()
@@ -79,13 +81,12 @@ def dev(
 class _DevCluster:
     """The servers of one run."""
 
-    def __init__(self, data: Path, port: int, etcd: str, nodes: int, shard_bits: int) -> None:
+    def __init__(self, data: Path, port: int, etcd: str, nodes: int, known: dict[str, Any]) -> None:
         self.endpoint = f"{HOST}:{port}"
         self._port = port
         self._data = data
         self._logs = data / "logs"
         self._started: list[Server] = []  # the router first
-        known = _claim(data, etcd, shard_bits)
         found = [path.name for path in data.iterdir() if _NODE.fullmatch(path.name)]
         names = found or [f"node-{number}" for number in range(1, nodes + 1)]
         self.nodes = sorted(names, key=lambda name: int(name.removeprefix("node-")))
@@ -272,6 +273,17 @@ def _locked(directory: Path) -> bool:
     except BlockingIOError:
         return True
     return False
+
+
+@contextmanager
+def _sole_use(directory: Path) -> Iterator[None]:
+    """Holds the directory; raises CommandError when another run has it."""
+    with (directory / LOCK_FILE).open("wb") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise CommandError(f"{directory} is in use by another deodar dev") from error
+        yield
 
 
 def _wait_unlocked(directory: Path, deadline: float) -> bool:

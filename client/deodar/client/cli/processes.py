@@ -28,6 +28,7 @@ class Server:
         self.log = log
         self._command = [sys.executable, "-m", module, *arguments]
         self._process: subprocess.Popen[bytes] | None = None
+        self._log_start = 0  # bytes: where this process's part of the log begins
 
     @property
     def pid(self) -> int:
@@ -41,6 +42,7 @@ class Server:
     def start(self) -> None:
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as log:
+            self._log_start = log.tell()
             self._process = subprocess.Popen(
                 self._command,
                 stdin=subprocess.DEVNULL,
@@ -66,7 +68,9 @@ class Server:
 
     def failure(self) -> CommandError:
         """For a server that has ended by itself."""
-        lines = self.log.read_text(errors="replace").splitlines()[-LOG_LINES:]
+        with self.log.open("rb") as log:
+            log.seek(self._log_start)
+            lines = log.read().decode(errors="replace").splitlines()[-LOG_LINES:]
         said = lines[-1] if lines else "it said nothing"
         return CommandError(
             f"{self.name} ended with exit code {self.exit_code}: {said} (log: {self.log})",
