@@ -70,7 +70,7 @@ def test_up_used_stopped_and_started_again(tmp_path: Path) -> None:
         assert set(announced["pids"]) == {"router", "node-1", "node-2"}
         with deodar.connect(announced["endpoint"]) as client:
             client.batch_write([deodar.Put(key, key) for key in keys])
-        again = run_process("dev", "--port", str(port), "--data", "data", cwd=tmp_path)
+        again = run_process("dev", "--port", str(port), "--data", "other", cwd=tmp_path)
         assert again.code == 1
         assert f"port {port}" in again.err
         added = run_process(

@@ -48,6 +48,8 @@ def test_lines_and_files_are_short() -> None:
     for path in sources():
         lines = path.read_text().splitlines()
         assert len(lines) <= LINES_MAX, f"{path.relative_to(ROOT)} has {len(lines)} lines"
+        if path.suffix in (".py", ".pyi"):
+            continue  # ruff's, which lets a pragma stand behind a full line
         for number, line in enumerate(lines, 1):
             assert len(line) <= COLUMNS_MAX, f"{path.relative_to(ROOT)}:{number} is too long"
 
