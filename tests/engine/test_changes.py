@@ -39,6 +39,9 @@ def test_stream_starts_anew_behind_a_gap(
     """A copy that has not seen every version cannot tell anybody what it has not seen (L6)."""
     store = opened(tmp_path / "store")
     assert store.apply([Change(b"a", b"1", 5, None), Change(b"b", b"2", 6, None)]) == 2
+    with pytest.raises(LogTrimmed):
+        store.read_log(4)
+    assert [change.version for change in store.read_log(5)] == [6]
     assert store.apply([Change(b"c", b"3", 9, None), Change(b"d", b"old", 3, None)]) == 2
     assert store.apply([Change(b"e", b"4", 10, None), Change(b"a", None, 11, None)]) == 2
     store = after(store, tmp_path / "crashed")
