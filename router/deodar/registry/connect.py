@@ -17,7 +17,7 @@ from .remote import RemoteRegistry
 # A key that nobody writes: reading it proves that the registry has a quorum and lets us in.
 PROBE_KEY: Final = "/deodar/probe"
 
-# First releases without stale reads after a pause of the process (etcd-io/etcd issue 20418).
+# First releases without stale reads after a pause of the process (etcd-io/etcd#20418).
 SOUND_ETCD: Final = {(3, 4): 42, (3, 5): 28, (3, 6): 9}
 
 _log = structlog.get_logger(__name__)
