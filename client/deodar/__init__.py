@@ -34,8 +34,9 @@ from deodar.client.errors import (
     Refused,
     ShardUnavailable,
     Unavailable,
+    WatchPositionLost,
 )
-from deodar.client.records import Delete, Durability, Item, Put, Written
+from deodar.client.records import Delete, Durability, Event, Item, Put, Written
 
 if TYPE_CHECKING:
     from deodar.client.client import Client
@@ -84,6 +85,7 @@ __all__ = [
     "DiskFull",
     "Durability",
     "Error",
+    "Event",
     "Internal",
     "InvalidArgument",
     "Item",
@@ -100,6 +102,7 @@ __all__ = [
     "Refused",
     "ShardUnavailable",
     "Unavailable",
+    "WatchPositionLost",
     "Written",
     "__version__",
     "connect",

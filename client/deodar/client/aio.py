@@ -16,11 +16,12 @@ from deodar.contract.limits import DEFAULT_ENDPOINT, DEFAULT_TABLE
 from .client import CONNECTIONS_MAX
 from .core import DEFAULT_TIMEOUT_S, Core
 from .plan import Pause, Plan, Send, T
-from .records import Delete, Durability, Item, Put, Written
+from .records import Delete, Durability, Event, Item, Put, Written
 from .requests import checked_number
 from .routing import Routing, parse_endpoints
 from .scanning import ScanState, Stream, cursor_behind
 from .transport_aio import AsyncTransport
+from .watching import WatchState
 from .wire import Unreached, failure_of, unreached
 
 
@@ -136,6 +137,21 @@ class AsyncClient:
         )
         return AsyncScan(self._transport, state)
 
+    def watch(
+        self,
+        key: bytes | None = None,
+        *,
+        prefix: bytes | None = None,
+        table: str = DEFAULT_TABLE,
+        position: bytes | None = None,
+        timeout: float | None = None,
+    ) -> AsyncWatch:
+        """See `Client.watch`; stands once ``async with`` or the first iteration has begun."""
+        state = self._core.watch(
+            key=key, prefix=prefix, table=table, position=position, timeout=timeout
+        )
+        return AsyncWatch(self._transport, state)
+
     async def sync(self, *, table: str = DEFAULT_TABLE, timeout: float | None = None) -> None:
         """See `Client.sync`."""
         await self._run(self._core.sync(table, timeout))
@@ -216,3 +232,56 @@ class AsyncScan(AsyncIterator[Item]):
             self._state.ended(stream)
         if pause is not None:
             await self._transport.pause(pause)
+
+
+class AsyncWatch(AsyncIterator[Event]):
+    """The events of a watch; see `deodar.client.client.Watch`.  Of one task."""
+
+    def __init__(self, transport: AsyncTransport, state: WatchState) -> None:
+        self._transport = transport
+        self._state = state
+        self._answers = self._run()
+
+    @property
+    def position(self) -> bytes:
+        """See `Watch.position`; empty before the watch stands."""
+        return self._state.position
+
+    async def __anext__(self) -> Event:
+        while True:
+            event = self._state.take()
+            if event is not None:
+                return event
+            await anext(self._answers)
+
+    async def close(self) -> None:
+        """Ends the watch; `position` stays.  Idempotent."""
+        await self._answers.aclose()
+
+    async def __aenter__(self) -> Self:
+        await anext(self._answers)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def _run(self) -> AsyncGenerator[None, None]:
+        """Yields behind each answer; raises when the watch cannot go on."""
+        while True:
+            stream = self._state.open()
+            try:
+                async with aclosing(self._transport.watch(stream)) as responses:
+                    async for response in responses:
+                        self._state.answer(response)
+                        yield
+                failure = unreached(stream.target.address)
+            except Unreached:
+                failure = unreached(stream.target.address)
+            except grpc.RpcError as error:
+                failure = failure_of(error, repeatable=True)
+            await self._transport.pause(self._state.failed(failure, stream))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Generator, Iterator, Sequence
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import grpc
 
@@ -13,11 +13,12 @@ from deodar.contract.limits import DEFAULT_ENDPOINT, DEFAULT_TABLE
 
 from .core import DEFAULT_TIMEOUT_S, Core
 from .plan import Pause, Plan, Send, T
-from .records import Delete, Durability, Item, Put, Written
+from .records import Delete, Durability, Event, Item, Put, Written
 from .requests import checked_number
 from .routing import Routing, parse_endpoints
 from .scanning import ScanState, Stream, cursor_behind
 from .transport import Transport
+from .watching import WatchState
 from .wire import Unreached, failure_of, unreached
 
 CONNECTIONS_MAX = 64
@@ -160,6 +161,31 @@ class Client:
         )
         return Scan(self._transport, state)
 
+    def watch(
+        self,
+        key: bytes | None = None,
+        *,
+        prefix: bytes | None = None,
+        table: str = DEFAULT_TABLE,
+        position: bytes | None = None,
+        timeout: float | None = None,
+    ) -> Watch:
+        """Iterates over the durable changes of one key, or of all keys with a prefix.
+
+        Neither key nor prefix: the whole table.  Returns when the watch stands: what is written
+        after that will be seen.  The changes of a key come in order, each once; moves and restarts
+        are followed.  `position`: go on behind a `Watch.position` or `Event.position` of earlier;
+        raises `WatchPositionLost` when the changes behind it are not all there any more.
+        `timeout` bounds how long nobody may serve the watch, not the wait for a change.  A record
+        that expires is no change.
+
+        Iterate in one thread; use it with ``with``, or `close` it from any thread.
+        """
+        state = self._core.watch(
+            key=key, prefix=prefix, table=table, position=position, timeout=timeout
+        )
+        return Watch(self._transport, state)
+
     def sync(self, *, table: str = DEFAULT_TABLE, timeout: float | None = None) -> None:
         """Makes every write acknowledged before the call durable."""
         self._run(self._core.sync(table, timeout))
@@ -239,3 +265,65 @@ class Scan(Iterator[Item]):
             self._state.ended(stream)
         if pause is not None:
             self._transport.pause(pause)
+
+
+class Watch(Iterator[Event]):
+    """The events of a watch; ends when it is closed."""
+
+    def __init__(self, transport: Transport, state: WatchState) -> None:
+        self._transport = transport
+        self._state = state
+        self._closed = False
+        self._call: Any = None
+        self._answers = self._run()
+        next(self._answers)
+
+    @property
+    def position(self) -> bytes:
+        """Where another watch goes on behind the last event that was taken; valid for as long as
+        the log reaches back to it."""
+        return self._state.position
+
+    def __next__(self) -> Event:
+        while True:
+            if self._closed:
+                raise StopIteration
+            event = self._state.take()
+            if event is not None:
+                return event
+            next(self._answers)
+
+    def close(self) -> None:
+        """Ends the watch; `position` stays.  Idempotent."""
+        self._closed = True
+        if self._call is not None:
+            self._call.cancel()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _run(self) -> Generator[None, None, None]:
+        """Yields behind each answer; raises when the watch cannot go on."""
+        while not self._closed:
+            stream = self._state.open()
+            try:
+                self._call = self._transport.watch(stream)
+                for response in self._call:
+                    self._state.answer(response)
+                    yield
+                failure = unreached(stream.target.address)
+            except Unreached:
+                failure = unreached(stream.target.address)
+            except grpc.RpcError as error:
+                if self._closed:
+                    return
+                failure = failure_of(error, repeatable=True)
+            self._transport.pause(self._state.failed(failure, stream))

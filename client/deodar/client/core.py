@@ -22,6 +22,7 @@ from .records import Delete, Durability, Item, Put, Written
 from .retry import Attempts
 from .routing import Routing
 from .scanning import ScanState
+from .watching import WatchState
 
 DEFAULT_TIMEOUT_S: Final = 10.0
 
@@ -102,6 +103,18 @@ class Core:
             table=table, cursor=cursor, limit=limit, key_prefix=key_prefix, keys_only=keys_only
         )
         return ScanState(self.routing, request, self._seconds(timeout))
+
+    def watch(
+        self,
+        *,
+        key: bytes | None,
+        prefix: bytes | None,
+        table: str,
+        position: bytes | None,
+        timeout: float | None,
+    ) -> WatchState:
+        request = requests.watch_request(table=table, key=key, prefix=prefix, position=position)
+        return WatchState(self.routing, request, self._seconds(timeout))
 
     def cluster_status(self, timeout: float | None) -> Plan[admin_pb2.ClusterStatusResponse]:
         request = admin_pb2.ClusterStatusRequest()

@@ -60,6 +60,10 @@ class OutOfRange(Error):  # noqa: N818
     """The sum does not fit in 64 bits (the value stays), or a position is no longer kept."""
 
 
+class WatchPositionLost(OutOfRange):
+    """The changes behind the position are not all there any more: scan, and watch from now on."""
+
+
 class LimitExceeded(Error):  # noqa: N818
     """The request or its answer is larger than the service allows."""
 
@@ -160,6 +164,7 @@ ERRORS: Final[dict[Reason, type[Error]]] = {
     Reason.DEADLINE_EXCEEDED: DeadlineExceeded,
     Reason.REGISTRY_UNAVAILABLE: Unavailable,
     Reason.COMPACTED: OutOfRange,
+    Reason.WATCH_POSITION_LOST: WatchPositionLost,
     Reason.SHUTTING_DOWN: Unavailable,
     Reason.LEASE_LOST: Refused,
     Reason.STALE_MOVE: Refused,

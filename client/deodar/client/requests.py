@@ -170,6 +170,21 @@ def scan_request(
     )
 
 
+def watch_request(
+    *, table: str, key: bytes | None, prefix: bytes | None, position: bytes | None
+) -> pb.WatchRequest:
+    if key is not None and prefix is not None:
+        raise invalid("prefix", "not together with a key")
+    request = pb.WatchRequest(
+        table=checked_table(table), position=as_bytes("position", position or b"")
+    )
+    if key is not None:
+        request.key = checked_key(key)
+    else:
+        request.key_prefix = as_bytes("prefix", b"" if prefix is None else prefix)
+    return request
+
+
 def _check_count(field: str, count: int) -> None:
     if count > limits.BATCH_OPERATIONS_MAX:
         raise invalid(field, f"{count} of them, allowed are {limits.BATCH_OPERATIONS_MAX}")

@@ -34,7 +34,10 @@ class Attempts:
         routing: Routing,
         timeout_s: float,
         clock: Callable[[], float] = time.monotonic,
+        *,
+        connect_s: float = CONNECT_S,
     ) -> None:
+        self._connect_s = connect_s
         self._routing = routing
         self._clock = clock
         self._deadline = clock() + timeout_s
@@ -62,9 +65,17 @@ class Attempts:
         now = self._clock()
         if self._unreached_since is None:
             self._unreached_since = now
-        if now - self._unreached_since >= CONNECT_S:
+        if now - self._unreached_since >= self._connect_s:
             raise error_of(error)
         return self._pause(self._next_pause_s(), error)
+
+    def again(self, error: ServiceError, target: Target) -> Pause:
+        """The pause before the same is tried once more, whatever the error; raises it when the time
+        is up."""
+        self.newer_than = max(self.newer_than, target.revision)
+        return self._pause(
+            max(self._next_pause_s(), (error.rule.retry_after_ms or 0) / 1000), error
+        )
 
     def _next_pause_s(self) -> float:
         """Doubles up to a bound, with jitter so that many clients do not come at once."""

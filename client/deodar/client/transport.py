@@ -19,6 +19,7 @@ from .errors import Closed
 from .plan import Call, Failure, Method, Outcome, Pause
 from .routing import Routing
 from .scanning import Stream
+from .watching import WatchStream
 from .wire import (
     FOLLOW_PAUSE_MAX_S,
     FOLLOW_PAUSE_S,
@@ -112,6 +113,17 @@ class Transport:
             yield from call
         finally:
             call.cancel()
+
+    def watch(self, stream: WatchStream) -> Any:
+        """The call of a Watch, an iterator of answers with `cancel`; raises Unreached when nothing
+        was sent."""
+        connection = self._connection(stream.target.address)
+        try:
+            if not connection.wait_ready(min(READY_S, max(stream.timeout_s, 0.0))):
+                raise Unreached(stream.target.address)
+            return connection.stubs["KV"].Watch(stream.request)
+        except ValueError as error:
+            raise Closed(str(error)) from error
 
     def pause(self, pause: Pause) -> None:
         """Waits for a newer map or for the time to pass; raises Closed when closed meanwhile."""

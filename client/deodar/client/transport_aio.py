@@ -21,6 +21,7 @@ from .errors import Closed
 from .plan import Call, Method, Outcome, Pause
 from .routing import Routing
 from .scanning import Stream
+from .watching import WatchStream
 from .wire import (
     FOLLOW_PAUSE_MAX_S,
     FOLLOW_PAUSE_S,
@@ -94,6 +95,18 @@ class AsyncTransport:
         if not await connection.wait_ready(min(READY_S, stream.timeout_s)):
             raise Unreached(stream.target.address)
         call = connection.stubs["KV"].Scan(stream.request, timeout=stream.timeout_s)
+        try:
+            async for response in call:
+                yield response
+        finally:
+            call.cancel()
+
+    async def watch(self, stream: WatchStream) -> AsyncGenerator[kv_pb2.WatchResponse, None]:
+        """The answers of a Watch; raises grpc.RpcError, or Unreached when nothing was sent."""
+        connection = self._connection(stream.target.address)
+        if not await connection.wait_ready(min(READY_S, max(stream.timeout_s, 0.0))):
+            raise Unreached(stream.target.address)
+        call = connection.stubs["KV"].Watch(stream.request)
         try:
             async for response in call:
                 yield response

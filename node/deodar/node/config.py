@@ -28,6 +28,7 @@ class NodeConfig(BaseSettings):
     lease_ttl_ms: Annotated[int, Field(ge=2_000, le=60_000)] = 5_000
     stop_grace_s: Annotated[float, Field(ge=0, le=600)] = 10.0
     registry_start_timeout_s: Annotated[float, Field(ge=0, le=3_600)] = 30.0
+    watches_max: Annotated[int, Field(ge=0, le=1_000_000)] = 4_096  # of shards, at once
     registry_ca_file: Path | None = None
     registry_cert_file: Path | None = None
     registry_key_file: Path | None = None

@@ -37,6 +37,7 @@ class Note:
 
     unfinished: bool
     term: int
+    history: int = 0  # of the shard, see `contract.watchpos.Mark`; 0 = begins with the store
 
 
 def judge(note: Note | None, record: ShardRecord | None, node: str) -> Verdict:
@@ -93,13 +94,16 @@ class ShardDirectories:
         if fields is None:
             return None
         unfinished, term = fields.get("unfinished"), fields.get("term")
+        history = fields.get("history", 0)
         if not isinstance(unfinished, bool) or not isinstance(term, int):
             return None
-        return Note(unfinished, term)
+        if not isinstance(history, int):
+            return None
+        return Note(unfinished, term, history)
 
     def write_note(self, table: str, prefix: Prefix, note: Note) -> None:
         """Replace the note; durable when this returns."""
-        fields = {"unfinished": note.unfinished, "term": note.term}
+        fields = {"unfinished": note.unfinished, "term": note.term, "history": note.history}
         write_json(self._note(self.path(table, prefix)), fields)
 
     def remove(self, table: str, prefix: Prefix) -> None:

@@ -142,9 +142,11 @@ class Host:
         self._follow_task = asyncio.create_task(self._follow())
 
     async def refuse(self) -> None:
-        """Answer SHUTTING_DOWN from now on; returns when callers have heard of it: a server that
-        stops listening at once cancels calls, and a cancelled write is in doubt."""
+        """Answer SHUTTING_DOWN from now on, watches too; returns when callers have heard of it: a
+        server that stops listening at once cancels calls, and a cancelled write is in doubt."""
         self.stopping = True
+        for shard in self.shards:
+            shard.feed.wake()
         self._refused_at = begun = monotonic()
         left = QUIET_S
         while left > 0:
@@ -255,13 +257,14 @@ class Host:
             return
         await self._workers.run(self._directories.sync)
         shard = HostedShard(record.table, prefix, record.term, self._workers, store)
+        await self._note(record, unfinished=True, term=record.term, history=shard.history)
         found = await self._records.read(record.table, prefix)
         if found is not None and found[0] == record:
             made = without_move(record)
             made.store_id = store.store_id
             if await self._records.change(made, found[1]):
                 self.shards.add(shard)
-                await self._note(record, unfinished=False, term=record.term)
+                await self._note(record, unfinished=False, term=record.term, history=shard.history)
                 return
         await shard.close()
 
@@ -283,8 +286,11 @@ class Host:
             await self._workers.run(store.close)
             self._add_broken(record, ShardState.MISSING, "data missing: another store is here")
             return
-        await self._note(record, unfinished=False, term=record.term)
         shard = HostedShard(record.table, prefix, record.term, self._workers, store)
+        note = await self._workers.run(self._directories.read_note, record.table, prefix)
+        if note is not None and note.history:
+            shard.history = note.history
+        await self._note(record, unfinished=False, term=record.term, history=shard.history)
         self.shards.add(shard)
         if record.state == SHARD_STATE_MOVING:
             shard.fence(record.move_id)
@@ -310,7 +316,7 @@ class Host:
             await shard.close()
             await self._workers.run(self._directories.remove, table, prefix)
             raise
-        await self._note(record, unfinished=False, term=shard.term)
+        await self._note(record, unfinished=False, term=shard.term, history=shard.history)
 
     async def _transfer(self, shard: HostedShard, record: ShardRecord) -> int:
         await self._note(record, unfinished=True, term=record.term)
@@ -319,7 +325,11 @@ class Host:
         source = self.state.nodes.get(record.primary)
         if source is None:
             raise TransferFailed(f"source {record.primary} is down")
-        transfer = Transfer(shard, record, self._records, self._workers)
+
+        async def keep_history(history: int) -> None:
+            await self._note(record, unfinished=True, term=record.term, history=history)
+
+        transfer = Transfer(shard, record, self._records, self._workers, keep_history)
         return await transfer.run(source.address)
 
     async def _drop(self, record: ShardRecord) -> None:
@@ -334,8 +344,10 @@ class Host:
         if judge(note, record, self.node) is Verdict.REMOVE:
             await self._workers.run(self._directories.remove, record.table, prefix)
 
-    async def _note(self, record: ShardRecord, *, unfinished: bool, term: int) -> None:
-        table, prefix, note = record.table, record_prefix(record), Note(unfinished, term)
+    async def _note(
+        self, record: ShardRecord, *, unfinished: bool, term: int, history: int = 0
+    ) -> None:
+        table, prefix, note = record.table, record_prefix(record), Note(unfinished, term, history)
         if await self._workers.run(self._directories.read_note, table, prefix) != note:
             await self._workers.run(self._directories.write_note, table, prefix, note)
 

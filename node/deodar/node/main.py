@@ -40,6 +40,7 @@ from .membership import join
 from .record import ShardRecords
 from .servicer_kv import NodeKV
 from .servicer_replication import NodeReplication
+from .watch import WatchLimit
 from .workers import Workers
 
 KV_SERVICE = kv_pb2.DESCRIPTOR.services_by_name["KV"].full_name
@@ -83,7 +84,7 @@ async def run_node(config: NodeConfig, up: asyncio.Event, stop: asyncio.Event) -
         stack.push_async_callback(host.stop)
         await host.start()
 
-        healths = _add_services(server, host, incarnation)
+        healths = _add_services(server, host, incarnation, config.watches_max)
         await server.start()
         stack.push_async_callback(server.stop, config.stop_grace_s)
         node = NodeRecord(
@@ -116,9 +117,10 @@ def _bind(server: grpc.aio.Server, listen: str) -> int:
 
 
 def _add_services(
-    server: grpc.aio.Server, host: Host, incarnation: int
+    server: grpc.aio.Server, host: Host, incarnation: int, watches_max: int
 ) -> health.aio.HealthServicer:
-    kv_pb2_grpc.add_KVServicer_to_server(NodeKV(host, incarnation), server)
+    kv = NodeKV(host, incarnation, WatchLimit(watches_max))
+    kv_pb2_grpc.add_KVServicer_to_server(kv, server)
     replication_pb2_grpc.add_ReplicationServicer_to_server(
         NodeReplication(host, incarnation), server
     )
@@ -187,6 +189,7 @@ def start(
     registry_start_timeout_s: Annotated[
         float | None, typer.Option(help="Seconds that a start waits for the registry.")
     ] = None,
+    watches_max: Annotated[int | None, typer.Option(help="Watches of shards at once.")] = None,
 ) -> None:
     """Run one node of a Deodar cluster.  Each option may be given as DEODAR_NODE_<NAME> as well."""
     given: dict[str, Any] = {
@@ -200,6 +203,7 @@ def start(
         "lease_ttl_ms": lease_ttl_ms,
         "stop_grace_s": stop_grace_s,
         "registry_start_timeout_s": registry_start_timeout_s,
+        "watches_max": watches_max,
     }
     try:
         config = NodeConfig(**{name: value for name, value in given.items() if value is not None})

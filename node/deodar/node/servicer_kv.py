@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing
 from typing import Any
 
 import grpc.aio
@@ -12,7 +13,8 @@ from deodar.contract.keypath import PATH_BITS, path_bytes, path_of
 from deodar.contract.limits import BATCH_BYTES_MAX, SCAN_PAGE_BYTES, SCAN_PAGE_RECORDS_MAX
 from deodar.contract.reasons import Reason, ServiceError
 from deodar.contract.rpc_status import error_to_operation
-from deodar.engine import ConditionFailed, Delete, EngineError, Item, Put, Store, Written
+from deodar.contract.watchpos import WatchPosition
+from deodar.engine import Change, ConditionFailed, Delete, EngineError, Item, Put, Store, Written
 from deodar.v1 import kv_pb2
 from deodar.v1.kv_pb2_grpc import KVServicer
 
@@ -30,6 +32,7 @@ from .validation import (
     now_ms,
     table_name,
 )
+from .watch import WatchLimit, check_watch, watch_shard
 
 Context = grpc.aio.ServicerContext[Any, Any]
 HASH_SPACE_END = 1 << PATH_BITS
@@ -42,6 +45,17 @@ def to_record(item: Item, *, with_key: bool) -> kv_pb2.Record:
     if item.deadline_ms is not None:
         record.ttl_ms = max(item.deadline_ms - now_ms(), 1)
     return record
+
+
+def to_event(change: Change) -> kv_pb2.WatchEvent:
+    deleted = change.value is None
+    return kv_pb2.WatchEvent(
+        kind=kv_pb2.WATCH_EVENT_KIND_DELETE if deleted else kv_pb2.WATCH_EVENT_KIND_PUT,
+        key=change.key,
+        value=change.value or b"",
+        version=change.version,
+        deadline_ms=change.deadline_ms,
+    )
 
 
 def to_put(put: kv_pb2.PutRequest | kv_pb2.WriteOperation.Put) -> Put:
@@ -61,9 +75,10 @@ def to_delete(delete: kv_pb2.DeleteRequest | kv_pb2.WriteOperation.Delete) -> De
 class NodeKV(KVServicer):
     """Parse, find the shard, call the engine, build the answer."""
 
-    def __init__(self, host: Host, incarnation: int) -> None:
+    def __init__(self, host: Host, incarnation: int, watches: WatchLimit) -> None:
         self._host = host
         self._incarnation = incarnation
+        self._watches = watches
 
     def _header(self) -> kv_pb2.ResponseHeader:
         return kv_pb2.ResponseHeader(map_revision=self._host.map_revision)
@@ -256,6 +271,25 @@ class NodeKV(KVServicer):
                 )
             if left == 0:
                 return
+
+    async def Watch(
+        self,
+        request: kv_pb2.WatchRequest,
+        context: Context,
+    ) -> AsyncIterator[kv_pb2.WatchResponse]:
+        """Of the shard that holds the key or the path, for as long as it is served here."""
+        wanted = check_watch(request)
+        shard = self._host.find(wanted.table, wanted.path)
+        with self._watches.admit():
+            answers = watch_shard(shard, wanted, lambda: self._host.stopping)
+            async with aclosing(answers):
+                async for changes, mark in answers:
+                    position = WatchPosition(wanted.table, {shard.prefix: mark})
+                    yield kv_pb2.WatchResponse(
+                        header=self._header(),
+                        events=map(to_event, changes),
+                        position=position.encode(),
+                    )
 
     async def Sync(self, request: kv_pb2.SyncRequest, context: Context) -> kv_pb2.SyncResponse:
         shards = self._host.own(table_name(request.table))

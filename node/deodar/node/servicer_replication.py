@@ -76,6 +76,7 @@ class NodeReplication(ReplicationServicer):
             digest_keys=keys,
             digest_xor=xor,
             digest_alive_at_ms=alive_at_ms,
+            history=shard.history,
         )
 
     async def NodeShards(

@@ -21,6 +21,7 @@ from deodar.contract.reasons import Reason, ServiceError
 from deodar.engine import Delete, Overloaded, Put, Store, Written
 
 from .durability import DurabilityWaiter
+from .feed import ShardFeed
 from .workers import Workers
 
 # A call that touches more than this leaves the event loop; below it takes some 100 microseconds.
@@ -69,6 +70,8 @@ class HostedShard:
         self.reason = reason
         self.moved_keys = 0
         self.move_id = 0  # of the move that fenced it
+        self.history = 0  # of the shard, see `contract.watchpos.Mark`
+        self.feed = ShardFeed(self)
         self._workers = workers
         self._failure = failure
         self._inside = 0
@@ -80,8 +83,9 @@ class HostedShard:
             self.attach(store)
 
     def attach(self, store: Store) -> None:
-        """Take the store over."""
+        """Take the store over; its history begins here until another one is set."""
         self._store = store
+        self.history = store.store_id
         self._durability = DurabilityWaiter(store, self._workers)
 
     @property
@@ -144,6 +148,7 @@ class HostedShard:
 
     def _left(self, _call: asyncio.Task[Any]) -> None:
         self._inside -= 1
+        self.feed.touch()
         if self._inside == 0:
             self._empty.set()
 
@@ -153,7 +158,9 @@ class HostedShard:
             return await self._with_room(lambda: self.in_thread(Store.write, batch))
 
         async def inline() -> list[Written]:
-            return self.gate().write(batch)
+            written = self.gate().write(batch)
+            self.feed.touch()
+            return written
 
         return await self._with_room(inline)
 
@@ -161,7 +168,9 @@ class HostedShard:
         """`Store.increment`, waiting as `write` does."""
 
         async def inline() -> tuple[int, Written]:
-            return self.gate().increment(key, delta)
+            sum_and_written = self.gate().increment(key, delta)
+            self.feed.touch()
+            return sum_and_written
 
         return await self._with_room(inline)
 
@@ -185,6 +194,7 @@ class HostedShard:
         """Shut the gate for a move; `emptied` says when the last operation has left."""
         self.state = ShardState.FENCED
         self.move_id = move_id
+        self.feed.touch()
 
     async def emptied(self) -> None:
         await self._empty.wait()
@@ -202,9 +212,13 @@ class HostedShard:
         self.state = ShardState.SERVING
 
     async def close(self) -> None:
-        """Shut the gate, wait until nobody is inside and close the store.  Idempotent."""
+        """Shut the gate, wait until nobody is inside and close the store.  Idempotent.
+
+        Those who watch it may read its log to the end for a moment.
+        """
         if self.state in (ShardState.SERVING, ShardState.FENCED, ShardState.COPYING):
             self.state = ShardState.DROPPED
+        await self.feed.close()
         await self._empty.wait()
         store, self._store = self._store, None
         if self._durability is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING
 
 import grpc.aio
@@ -56,12 +56,19 @@ class Transfer:
     """
 
     def __init__(
-        self, shard: HostedShard, record: ShardRecord, records: ShardRecords, workers: Workers
+        self,
+        shard: HostedShard,
+        record: ShardRecord,
+        records: ShardRecords,
+        workers: Workers,
+        keep_history: Callable[[int], Awaitable[None]],
     ) -> None:
+        """`keep_history` makes the shard's history durable."""
         self._shard = shard
         self._record = record
         self._records = records
         self._workers = workers
+        self._keep_history = keep_history
         self._name = ShardName(
             table=record.table, prefix=record.prefix, prefix_bits=record.prefix_bits
         )
@@ -76,11 +83,15 @@ class Transfer:
             await asyncio.wait_for(channel.channel_ready(), CONNECT_TIMEOUT_S)
             stub: ReplicationAsyncStub = ReplicationStub(channel)
             try:
-                await self._verify(await self._copy(stub))
+                fence = await self._copy(stub)
+                await self._verify(fence)
             except grpc.aio.AioRpcError as error:
                 raise error_from_rpc(error, may_have_run=False) from error
         store = self._store()
         await self._workers.run_flush(store.sync)
+        if fence.history:
+            self._shard.history = fence.history
+            await self._keep_history(fence.history)
         return await self._take_over(store.store_id)
 
     def _store(self) -> Store:
@@ -143,8 +154,13 @@ class Transfer:
 
     async def _raise_version(self, version: int) -> None:
         """Never give a version again that the source gave to a record deleted since: deleting a
-        key that nobody has, under the source's version, carries the number over."""
-        await self._apply([ShardChange(key=secrets.token_bytes(24), version=version)])
+        key that nobody has, under the source's version, carries the number over.
+
+        Twice: the second is no next version, so the engine begins its log behind both, and those
+        who follow the log see neither of them for what was really written then.
+        """
+        for _ in range(2):
+            await self._apply([ShardChange(key=secrets.token_bytes(24), version=version)])
 
     async def _verify(self, source: FenceShardResponse) -> None:
         """Compare the digests of the fenced source and of the copy."""

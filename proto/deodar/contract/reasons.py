@@ -57,6 +57,7 @@ class Reason(enum.StrEnum):
     REGISTRY_UNAVAILABLE = "REGISTRY_UNAVAILABLE"
     LEASE_LOST = "LEASE_LOST"  # a lease named in the call has ended
     COMPACTED = "COMPACTED"
+    WATCH_POSITION_LOST = "WATCH_POSITION_LOST"  # the log does not reach back to it: rescan
     SHUTTING_DOWN = "SHUTTING_DOWN"
     STALE_MOVE = "STALE_MOVE"  # between nodes: term or move_id is not the shard's
     MOVE_REFUSED = "MOVE_REFUSED"  # the shard cannot move there now
@@ -92,6 +93,7 @@ RULES: Final[dict[Reason, Rule]] = {
     Reason.REGISTRY_UNAVAILABLE: Rule(Code.UNAVAILABLE, Retry.LATER, 500),
     Reason.LEASE_LOST: Rule(Code.FAILED_PRECONDITION, Retry.NEVER),
     Reason.COMPACTED: Rule(Code.OUT_OF_RANGE, Retry.NEVER),
+    Reason.WATCH_POSITION_LOST: Rule(Code.OUT_OF_RANGE, Retry.NEVER),
     Reason.SHUTTING_DOWN: Rule(Code.UNAVAILABLE, Retry.REROUTE, 100),
     Reason.STALE_MOVE: Rule(Code.FAILED_PRECONDITION, Retry.NEVER),
     Reason.MOVE_REFUSED: Rule(Code.FAILED_PRECONDITION, Retry.NEVER),

@@ -32,6 +32,7 @@ from .controller import Controller
 from .forward import Forwarder
 from .routing import Routing
 from .servicer_admin import AdminServicer
+from .watch import Watches
 
 HEALTH_NAMES: Final = ("", proxy.SERVICE, servicer_admin.SERVICE)
 REFLECTED: Final = (
@@ -95,8 +96,10 @@ async def _start(config: RouterConfig, parts: AsyncExitStack) -> None:
     parts.callback(admin.stop)
     admission = proxy.Admission()
     parts.callback(admission.stop)
+    watches = Watches()
+    parts.callback(watches.stop)
     server.add_generic_rpc_handlers(
-        (proxy.kv_handlers(Forwarder(routing, pool), admission), admin.handlers())
+        (proxy.kv_handlers(Forwarder(routing, pool), admission, watches), admin.handlers())
     )
     if isinstance(registry, EmbeddedRegistry):
         add_RegistryServicer_to_server(RegistryServicer(registry), server)

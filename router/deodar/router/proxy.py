@@ -7,7 +7,7 @@ breaks a bound; what is forwarded are the caller's bytes, and what comes back th
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import aclosing, contextmanager
 from typing import Any, Final
 
 import grpc
@@ -22,6 +22,7 @@ from .forward import Forwarder
 from .messages import check_key, check_value, parse
 from .retry import Deadline
 from .scan import scan
+from .watch import Watches
 
 SERVICE: Final = "deodar.v1.KV"
 # Of all calls in flight together: some seconds of work, and memory that a small machine has.
@@ -106,7 +107,9 @@ class Admission:
             self._bytes -= size
 
 
-def kv_handlers(forwarder: Forwarder, admission: Admission) -> grpc.GenericRpcHandler:
+def kv_handlers(
+    forwarder: Forwarder, admission: Admission, watches: Watches
+) -> grpc.GenericRpcHandler:
     """The service for `add_generic_rpc_handlers`."""
 
     def unary(call: Call) -> UnaryHandler:
@@ -123,8 +126,16 @@ def kv_handlers(forwarder: Forwarder, admission: Admission) -> grpc.GenericRpcHa
             async for page in scan(forwarder, data, deadline):
                 yield page
 
+    async def watch(data: bytes, context: Context) -> AsyncIterator[bytes]:
+        remaining_s = context.time_remaining()
+        deadline = None if remaining_s is None else Deadline(remaining_s)
+        async with aclosing(watches.watch(forwarder, data, deadline)) as answers:
+            async for answer in answers:
+                yield answer
+
     handlers: dict[str, Any] = {
         name: grpc.unary_unary_rpc_method_handler(unary(call)) for name, call in CALLS.items()
     }
     handlers["Scan"] = grpc.unary_stream_rpc_method_handler(stream)
+    handlers["Watch"] = grpc.unary_stream_rpc_method_handler(watch)
     return grpc.method_handlers_generic_handler(SERVICE, handlers)

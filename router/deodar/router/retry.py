@@ -54,7 +54,9 @@ def may_retry(error: ServiceError, *, write: bool) -> bool:
 class Attempts:
     """The attempts of one call."""
 
-    def __init__(self, deadline: Deadline) -> None:
+    def __init__(self, deadline: Deadline, patience_s: float | None = None) -> None:
+        """`patience_s`: how long to try again, instead of what the error asks for."""
+        self._patience_s = patience_s
         self._deadline = deadline
         self._began = time.monotonic()
         self._failures = 0
@@ -62,6 +64,8 @@ class Attempts:
     def pause_s(self, error: ServiceError) -> float | None:
         """The pause before the next attempt, doubled each time and jittered; None = give up."""
         limit_s = CREATING_S if isinstance(error, NotServedYet) else REROUTE_S
+        if self._patience_s is not None:
+            limit_s = self._patience_s
         left_s = min(self._began + limit_s - time.monotonic(), self._deadline.remaining_s)
         first_ms = error.rule.retry_after_ms or PAUSE_MS
         full_ms = min(first_ms << min(self._failures, 8), max(PAUSE_MS_MAX, first_ms))

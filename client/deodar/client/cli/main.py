@@ -25,6 +25,7 @@ from .output import CommandError, report
 from .put import put
 from .scan import scan
 from .servers import node, router
+from .watch import watch
 
 # A dash before a number is a sign, not an option.
 _NUMBERS: Final = {"ignore_unknown_options": True}
@@ -65,6 +66,7 @@ app.command()(put)
 app.command("del")(delete)
 app.command(context_settings=_NUMBERS)(incr)
 app.command()(scan)
+app.command()(watch)
 app.command("import")(import_)
 app.command()(export)
 app.command()(bench)
