@@ -117,7 +117,8 @@ class Transfer:
                 await self._apply(response.changes)
                 if response.copied:
                     copied = True
-                    await self._raise_version(response.version)
+                    if response.version > 0:
+                        await self._raise_version(response.version)
                 if not copied:
                     self._shard.moved_keys += len(response.changes)
                     continue

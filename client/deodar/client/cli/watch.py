@@ -71,13 +71,14 @@ def _print_all(events: Watch, count: int | None, encoding: Encoding, *, as_json:
 
 def _document(event: deodar.Event) -> dict[str, object]:
     value = {} if event.value is None else json_bytes("value", event.value)
-    kind = {"event": "delete" if event.deleted else "put"}
-    facts = {
+    return {
+        "event": "delete" if event.deleted else "put",
+        **json_bytes("key", event.key),
+        **value,
         "version": event.version,
         "deadline_ms": event.deadline_ms,
         "position": event.position.hex(),
     }
-    return kind | json_bytes("key", event.key) | value | facts
 
 
 def _line(event: deodar.Event, encoding: Encoding) -> str:
