@@ -63,6 +63,8 @@ class Host:
         self._records = records
         self._workers = workers
         self._steps: dict[str, asyncio.Task[None]] = {}
+        # Why the last step of a shard failed, until one succeeds or none is to be done.
+        self.faults: dict[str, str] = {}
         self._fences: dict[str, asyncio.Task[None]] = {}
         self._follow_task: asyncio.Task[None] | None = None
 
@@ -216,9 +218,13 @@ class Host:
             if name in self._steps:
                 continue
             step = decide(record, self.shards.get(name), self.node)
-            if step is not Step.NONE:
+            if step is Step.NONE:
+                self.faults.pop(name, None)
+            else:
                 task = asyncio.create_task(self._run(step, name, record))
                 self._steps[name] = task
+        for name in self.faults.keys() - state.shards.keys():
+            del self.faults[name]
 
     async def _run(self, step: Step, name: str, record: ShardRecord) -> None:
         log = _log.bind(shard=name, step=step.value)
@@ -232,10 +238,14 @@ class Host:
                     await self._copy(record)
                 case Step.DROP:
                     await self._drop(record)
+            self.faults.pop(name, None)
             log.info("step done")
         except (*FAILURES, TransferFailed) as error:
+            self.faults[name] = f"{step.value}: {str(error) or type(error).__name__}"
             log.warning("step failed", error=str(error) or type(error).__name__)
-        except Exception:
+        except Exception as error:
+            # A fault of ours: the other shards go on, and the status tells of this one.
+            self.faults[name] = f"{step.value}: {type(error).__name__}: {error}"
             log.exception("step failed")
         finally:
             del self._steps[name]
