@@ -16,6 +16,7 @@ from deodar.contract.limits import (
     BATCH_BYTES_MAX,
     BATCH_OPERATIONS_MAX,
     KEY_BYTES_MAX,
+    SCAN_PAGE_BYTES,
     TTL_MS_MAX,
     VALUE_BYTES_MAX,
 )
@@ -398,6 +399,21 @@ async def test_scan_with_large_values_never_overflows_a_message(kv: KVStub):
     records = await scan_table(kv, key_prefix=b"huge")
     assert sorted(record.key for record in records) == sorted(low)
     for key in low:
+        await kv.Delete(kv_pb2.DeleteRequest(key=key))
+
+
+async def test_a_scan_fits_the_default_limit_of_any_client(kv: KVStub, address: str):
+    """4 MiB a message, as generic clients have it, whatever the records below that."""
+    sizes = [0, 1, 500_000, SCAN_PAGE_BYTES - 1, SCAN_PAGE_BYTES + 1, 3_900_000] * 3
+    keys = [b"fit-%d-" % number + b"k" * (number * 2_000) for number in range(len(sizes))]
+    for key, size in zip(keys, sizes, strict=True):
+        await kv.Put(put(key, bytes(size)))
+    async with grpc.aio.insecure_channel(address) as channel:
+        found = await scan_table(KVStub(channel), key_prefix=b"fit-")
+        slim = await scan_table(KVStub(channel), key_prefix=b"fit-", keys_only=True)
+    assert sorted(record.key for record in found) == sorted(keys)
+    assert sorted(record.key for record in slim) == sorted(keys)
+    for key in keys:
         await kv.Delete(kv_pb2.DeleteRequest(key=key))
 
 
