@@ -404,8 +404,10 @@ async def test_scan_with_large_values_never_overflows_a_message(kv: KVStub):
 
 async def test_a_scan_fits_the_default_limit_of_any_client(kv: KVStub, address: str):
     """4 MiB a message, as generic clients have it, whatever the records below that."""
-    sizes = [0, 1, 500_000, SCAN_PAGE_BYTES - 1, SCAN_PAGE_BYTES + 1, 3_900_000] * 3
+    # In the order of the scan, so that each meets each of the large ones.
+    sizes = [0, 1, 500_000, 3_900_000, SCAN_PAGE_BYTES - 1, 3_900_000, SCAN_PAGE_BYTES + 1] * 2
     keys = [b"fit-%d-" % number + b"k" * (number * 2_000) for number in range(len(sizes))]
+    keys.sort(key=path_of)
     for key, size in zip(keys, sizes, strict=True):
         await kv.Put(put(key, bytes(size)))
     async with grpc.aio.insecure_channel(address) as channel:

@@ -1,6 +1,6 @@
 """Runs a server that ends with the process that started it.
 
-``python -m deodar.client.cli.attached MODULE ARGUMENTS...`` runs MODULE as ``python -m MODULE`` does.
+``python -m deodar.client.cli.attached MODULE ARGUMENTS...`` runs it as ``python -m MODULE`` does.
 Its stdin is a pipe that the starter holds and never writes to: when the starter is gone, however it
 ended, the pipe closes and the server gets the SIGTERM that it would have had from it.
 """
