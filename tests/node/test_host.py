@@ -46,6 +46,8 @@ async def test_a_registry_that_lost_its_records_costs_no_data(cluster: Cluster):
     await cluster.start_move(name, "n1")
     await cluster.serving(name)
     assert cluster.record(name).primary == "n2"
+    assert cluster.record(name).failed_moves == 1
+    assert "in the way" in cluster.record(name).move_failure
     assert await cluster.get(b"k") == b"new"
     assert content(store) == before
     assert "in the way" in node.text()

@@ -136,7 +136,7 @@ class Host:
         await self._sweep(state)
         for record, _ in list(state.shards.values()):
             if record.state == SHARD_STATE_MOVING and record.target == self.node:
-                await take_out(record, self._records)
+                await take_out(record, self._records, f"node {self.node} restarted")
         self._reconcile(self.state)
         opening = [task for name, task in self._steps.items() if self._is_own(name)]
         if opening:
@@ -307,15 +307,17 @@ class Host:
         if found is None or not is_move(found[0], record.term, record.move_id):
             return
         if await self._workers.run(self._directories.has_store, table, prefix):
-            await take_out(record, self._records)
-            raise TransferFailed("a store that no record asks for is in the way")
+            why = "a store that no record asks for is in the way"
+            await take_out(record, self._records, f"node {self.node}: {why}")
+            raise TransferFailed(why)
         shard = HostedShard(table, prefix, record.term, self._workers, state=ShardState.COPYING)
         self.shards.add(shard)
         try:
             shard.serve(await self._transfer(shard, record))
-        except Exception:
+        except Exception as error:
             # The record first: a copy that it may still name is not removed.
-            await take_out(record, self._records)
+            why = f"node {self.node}: {str(error) or type(error).__name__}"
+            await take_out(record, self._records, why)
             self.shards.remove(shard)
             await shard.close()
             await self._workers.run(self._directories.remove, table, prefix)
