@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,40 @@ async def test_waiting_calls_share_flushes(tmp_path: Path):
         before = counting.flushes
         await waiter.wait(store.durable_epoch)
         assert counting.flushes == before
+        await waiter.close()
+    workers.close()
+
+
+async def test_who_arrives_during_a_flush_shares_the_next(tmp_path: Path):
+    """Rounds of arrivals, not calls, count flushes: whoever comes while one is in flight waits for
+    one more, however many they are and however quick the disk is."""
+
+    class HeldStore(CountingStore):
+        def wait_durable(self, epoch: int) -> bool:
+            assert held.acquire(timeout=10)
+            return super().wait_durable(epoch)
+
+    held = threading.Semaphore(0)
+    workers = Workers(1, 1)
+    with Store.open(tmp_path / "store") as store:
+        counting = HeldStore(store)
+        waiter = DurabilityWaiter(counting, workers)
+        rounds = 4
+        waits = []
+        for arrivals in range(rounds):
+            # In flight, and held: of the round before.
+            while arrivals and counting.flushes < arrivals - 1:
+                await asyncio.sleep(0.001)
+            for number in range(50):
+                (written,) = store.write([Put(b"%d-%d" % (arrivals, number), b"v")])
+                waits.append(asyncio.create_task(waiter.wait(written.epoch)))
+                await asyncio.sleep(0)
+            if arrivals:
+                held.release()
+        for _ in range(2):
+            held.release()
+        await asyncio.wait_for(asyncio.gather(*waits), 10)
+        assert counting.flushes <= rounds + 1
         await waiter.close()
     workers.close()
 

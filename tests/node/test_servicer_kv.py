@@ -434,8 +434,8 @@ async def test_sync_covers_what_was_acknowledged(kv: KVStub):
 
 
 async def test_durable_writes_share_flushes(kv: KVStub):
-    """Group commit: 200 durable writes at once take fewer flushes; how many less, the speed of
-    the disk decides."""
+    """Group commit end to end.  Calls arrive one by one, so how many share a flush depends on how
+    long the disk takes; that those do who can is held by a disk that waits, in test_durability."""
     keys = keys_of(0, 200, "group")
     started = time.monotonic()
     answers = await asyncio.gather(
