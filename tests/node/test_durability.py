@@ -61,30 +61,29 @@ async def test_who_arrives_during_a_flush_shares_the_next(tmp_path: Path):
 
     class HeldStore(CountingStore):
         def wait_durable(self, epoch: int) -> bool:
+            begun.release()
             assert held.acquire(timeout=10)
             return super().wait_durable(epoch)
 
-    held = threading.Semaphore(0)
+    begun, held = threading.Semaphore(0), threading.Semaphore(0)
     workers = Workers(1, 1)
     with Store.open(tmp_path / "store") as store:
         counting = HeldStore(store)
         waiter = DurabilityWaiter(counting, workers)
-        rounds = 4
-        waits = []
-        for arrivals in range(rounds):
-            # In flight, and held: of the round before.
-            while arrivals and counting.flushes < arrivals - 1:
-                await asyncio.sleep(0.001)
-            for number in range(50):
-                (written,) = store.write([Put(b"%d-%d" % (arrivals, number), b"v")])
-                waits.append(asyncio.create_task(waiter.wait(written.epoch)))
-                await asyncio.sleep(0)
-            if arrivals:
-                held.release()
-        for _ in range(2):
+
+        def arrive(count: int) -> list[asyncio.Task[None]]:
+            store.sync()  # what comes now is of a later epoch than all before
+            epochs = [store.write([Put(b"%d" % number, b"v")])[0].epoch for number in range(count)]
+            return [asyncio.create_task(waiter.wait(epoch)) for epoch in epochs]
+
+        waits = arrive(1)
+        for _ in range(3):
+            assert await asyncio.to_thread(begun.acquire, timeout=10), "a flush is in flight"
+            waits += arrive(50)
             held.release()
+        held.release()
         await asyncio.wait_for(asyncio.gather(*waits), 10)
-        assert counting.flushes <= rounds + 1
+        assert counting.flushes == 4
         await waiter.close()
     workers.close()
 

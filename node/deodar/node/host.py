@@ -25,6 +25,7 @@ from deodar.v1.cluster_pb2 import (
 from .directory import Note, ShardDirectories, Verdict, judge
 from .errors import service_error
 from .fence import follow_fence
+from .memory import MemoryBudget
 from .record import ShardRecords, is_move, without_move
 from .shard import HostedShard, ShardState
 from .shardtable import ShardTable
@@ -53,8 +54,10 @@ class Host:
         view: ClusterView,
         records: ShardRecords,
         workers: Workers,
+        memory: MemoryBudget,
     ) -> None:
         self.node = node
+        self._memory = memory
         self.shards = ShardTable()
         self.stopping = False
         self._refused_at = 0.0
@@ -209,6 +212,7 @@ class Host:
         revision = self.state.revision
         while True:
             self._reconcile(self.state)
+            self._memory.divide()
             revision = (await self._view.wait_change(revision, TICK_S)).revision
 
     def _reconcile(self, state: ClusterState) -> None:
@@ -353,7 +357,16 @@ class Host:
 
     async def _open_store(self, table: str, prefix: Prefix, *, create: bool) -> Store:
         path = self._directories.path(table, prefix)
-        return await self._workers.run(Store.open, path, create=create, **STORE_OPTIONS)
+        share_bytes = self._memory.expect()
+        try:
+            store = await self._workers.run(
+                Store.open, path, create=create, memory_bytes=share_bytes, **STORE_OPTIONS
+            )
+        except BaseException:
+            self._memory.forgo()
+            raise
+        self._memory.add(store)
+        return store
 
     def _add_broken(
         self,
