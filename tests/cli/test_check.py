@@ -56,9 +56,15 @@ def test_damage_is_found(call: Run, node_data: Path) -> None:
     assert "default-00-1" in call("check", str(node_data)).err
 
 
-def test_an_open_store_is_refused(call: Run, node_data: Path) -> None:
-    with Store.open(node_data / "shards" / "default-00-1"):
-        assert call("check", str(node_data)).code == 1
+def test_a_store_in_use_is_no_damage_and_not_checked(call: Run, node_data: Path) -> None:
+    used = node_data / "shards" / "default-00-1"
+    with Store.open(used):
+        document = call("check", str(node_data), "--json").ok().json()
+        assert (document["broken"], document["in_use"]) == (0, 1)
+        assert [entry["store"] for entry in document["stores"] if entry["in_use"]] == [str(used)]
+        said = call("check", str(node_data)).ok()
+    assert b"1 stores checked, 0 with problems, 1 in use and NOT checked" in said.out
+    assert f"{used}: in use, not checked" in said.err
 
 
 def test_what_is_no_data_is_refused(call: Run, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -144,6 +145,38 @@ def test_a_second_run_in_one_directory_is_refused(tmp_path: Path) -> None:
         assert "in use by another deodar dev" in second.err
         for log in Path(announced["logs"]).iterdir():
             assert b"another" not in log.read_bytes()
+
+
+def test_servers_end_with_a_killed_dev(tmp_path: Path) -> None:
+    """In order, by themselves: what was written last is there afterwards."""
+    port = free_port()
+    with running(tmp_path, port, "--nodes", "1", "--shard-bits", "1") as (announced, process):
+        with deodar.connect(announced["endpoint"]) as client:
+            client.put(b"k", b"v")
+        process.kill()
+        pids = announced["pids"].values()
+        wait_until(lambda: not any(alive(pid) for pid in pids), 30, "the servers end")
+        for name in ("router", "node-1"):
+            assert b"stop" in (Path(announced["logs"]) / f"{name}.log").read_bytes()
+        assert process.wait(10) == -signal.SIGKILL
+        process.returncode = 0  # as expected; what follows looks for an orderly end
+    with running(tmp_path, port) as (announced, _), deodar.connect(announced["endpoint"]) as client:
+        assert client.get(b"k") == b"v"
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_a_start_that_fails_leaves_nothing_behind(call: Run, tmp_path: Path, there: bool) -> None:
+    """A port in use is found before any server ran: the next start may choose anew."""
+    data = tmp_path / "data"
+    if there:
+        data.mkdir()
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        assert call("dev", "--data", str(data), "--port", port).code == 1
+    assert data.exists() == there
+    assert not there or list(data.iterdir()) == []
 
 
 @pytest.mark.parametrize("marker", ["", "{}", '{"format_version": 99, "registry": "embedded"}'])

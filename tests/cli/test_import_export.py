@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import time
 import uuid
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import pytest
 import deodar
 from tests.cli.conftest import Run
 from tests.cluster_harness import Cluster
+from tests.processes import free_port
 
 
 @pytest.fixture
@@ -150,3 +152,37 @@ def test_files_that_cannot_be_read(run: Run, tmp_path: Path) -> None:
     assert headless.code == 1
     assert "column" in headless.err
     assert run("import", "-", "--format", "csv", stdin=b"").code == 1
+
+
+def test_nobody_takes_it(call: Run, tmp_path: Path) -> None:
+    """It gives up within its time and tells what became of the records, in JSON as well."""
+    file = tmp_path / "records.jsonl"
+    file.write_text("".join(f'{{"key": "{n}", "value": "v"}}\n' for n in range(5_000)))
+    begun = time.monotonic()
+    done = call(
+        "import", str(file), "--timeout", "2", "--json", endpoint=f"127.0.0.1:{free_port()}"
+    )
+    assert time.monotonic() - begun < 8
+    assert done.code == 1
+    error = done.json()["error"]
+    assert error["reason"] == "NODE_UNREACHABLE"
+    facts = error["metadata"]
+    assert (facts["written"], facts["refused"], facts["unknown"]) == (0, 0, 0)
+
+
+def test_a_node_that_is_down(tmp_path: Path, call: Run) -> None:
+    """What the other node has taken is counted, and no more."""
+    file = tmp_path / "records.jsonl"
+    file.write_text("".join(f'{{"key": "{n}", "value": "v"}}\n' for n in range(3_000)))
+    with Cluster(tmp_path / "cluster", nodes=2, shard_bits=3) as cluster:
+        cluster.nodes["n2"].kill()
+        begun = time.monotonic()
+        done = call("import", str(file), "--timeout", "2", "--json", endpoint=cluster.endpoint)
+        assert time.monotonic() - begun < 10
+        facts = done.json()["error"]["metadata"]
+        assert done.code == 1
+        assert facts["refused"] == 0
+        cluster.start_node("n2")
+        cluster.wait_serving()
+        there = len(content(cluster))
+    assert 0 < facts["written"] <= there <= facts["written"] + facts["unknown"]

@@ -11,8 +11,7 @@ from typing import Any, cast
 import pytest
 
 from deodar.client.cli import loader as module
-from deodar.client.cli.loader import Loader
-from deodar.client.cli.output import CommandError
+from deodar.client.cli.loader import GaveUp, Loader
 from deodar.client.cli.readers import Bad, Parsed
 from deodar.client.client import Client
 from deodar.client.errors import BatchError, error_of
@@ -57,7 +56,7 @@ class Cluster:
 
 def load(cluster: Cluster, puts: Sequence[Put]) -> tuple[int, list[Bad]]:
     refused: list[Bad] = []
-    with Loader(cast(Client, cluster), "default", None, refused.append) as loader:
+    with Loader(cast(Client, cluster), "default", None, refused.append, 60.0) as loader:
         for line, put in enumerate(puts, 1):
             loader.add(Parsed(line, put))
         loader.finish()
@@ -118,15 +117,29 @@ def test_one_bad_record_does_not_take_others_with_it() -> None:
     assert len(cluster.data) == 50
 
 
-def test_patience_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Dead(Cluster):
-        def fail(self, _put: Put) -> Reason | None:
-            return Reason.DISK_FULL
+def test_patience_ends_and_every_record_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Written, refused, in doubt and left: the loader gives up in its time and tells which."""
 
-    monkeypatch.setattr(module, "PATIENCE_S", 0.01)
-    with pytest.raises(CommandError, match="line 1") as caught:
-        load(Dead(), [Put(b"k", b"v")])
-    assert caught.value.reason == "DISK_FULL"
+    class Half(Cluster):
+        def fail(self, put: Put) -> Reason | None:
+            return reasons.get(put.key[:1])
+
+    reasons = {
+        b"d": Reason.DISK_FULL,
+        b"u": Reason.OUTCOME_UNKNOWN,
+        b"r": Reason.LIMIT_EXCEEDED,
+    }
+    monkeypatch.setattr(module, "BATCH_OPERATIONS", 1000)
+    refused: list[Bad] = []
+    begun = time.monotonic()
+    with Loader(cast(Client, Half()), "default", None, refused.append, 0.2) as loader:
+        for line in range(1, 401):
+            loader.add(Parsed(line, Put(b"wdur"[line % 4 : line % 4 + 1] + b"%d" % line, b"v")))
+        with pytest.raises(GaveUp, match="gave up at line"):
+            loader.finish()
+        loader.give_up()
+    assert (loader.written, len(refused), loader.unknown) == (100, 100, 100)
+    assert time.monotonic() - begun < 5
 
 
 def test_leaving_early_does_not_wait_out_the_patience() -> None:
@@ -135,7 +148,7 @@ def test_leaving_early_does_not_wait_out_the_patience() -> None:
             return Reason.DISK_FULL
 
     def load_and_leave() -> None:
-        with Loader(cast(Client, Dead()), "default", None, lambda _bad: None) as loader:
+        with Loader(cast(Client, Dead()), "default", None, lambda _bad: None, 60.0) as loader:
             for line in range(module.BATCH_OPERATIONS + 1):
                 loader.add(Parsed(line, Put(b"{x}%d" % line, b"v")))
             raise KeyboardInterrupt

@@ -110,10 +110,21 @@ def test_scan(run: Run) -> None:
 
 def test_limits_are_named(run: Run) -> None:
     refused = run("put", "k" * 65_537, "v")
-    assert refused.code == 1
+    assert refused.code == 2
     assert "65537" in refused.err
     assert "65536" in refused.err
-    assert run("get", "").code == 1
+    assert run("get", "").code == 2
+
+
+@pytest.mark.parametrize("ttl_ms", ["0", "-1", "3155760000001"])
+def test_a_value_outside_its_bounds_is_misuse(run: Run, ttl_ms: str) -> None:
+    """Exit code 2 whoever finds it, the command or the cluster; refused and failed are 1."""
+    done = run("put", "k", "v", f"--ttl-ms={ttl_ms}")
+    assert (done.code, done.out) == (2, b"")
+    done = run("put", "k" * 65_537, "v", "--json")
+    assert (done.code, done.json()["error"]["reason"]) == (2, "INVALID_FIELD")
+    assert run("get", fresh()).code == 1
+    assert run("get", "k", "--table", "none").code == 1
 
 
 @pytest.mark.parametrize(
@@ -146,7 +157,7 @@ def test_nobody_there(call: Run) -> None:
     assert done.err.count("\n") == 1
     done = call("get", "k", "--endpoint", "127.0.0.1:1", "--json")
     assert (done.code, done.json()["error"]["reason"]) == (1, "NODE_UNREACHABLE")
-    assert call("get", "k", "--endpoint", "nowhere").code == 1
+    assert call("get", "k", "--endpoint", "nowhere").code == 2
 
 
 COMMANDS = ["get", "put", "del", "incr", "scan", "import", "export", "bench", "check", "dev"]

@@ -26,6 +26,7 @@ def test_the_environment_fills_in(monkeypatch: pytest.MonkeyPatch):
     [
         ("id", ["a", "a" * 63, "n-1.x_y"], ["", "a" * 64, "-a", "a/b", "ä"]),
         ("cluster", ["deodar"], ["", "a/b"]),
+        ("memory", [16_777_216, "16MiB", "4GiB"], [16_777_215, "16MB", "much", -1]),
         ("listen", ["h:0", "h:65535", "[::1]:1"], ["h", "h:65536", ":1", "h:x"]),
         ("advertise", ["", "h:1"], ["h"]),
         ("lease_ttl_ms", [2_000, 60_000], [1_999, 60_001]),

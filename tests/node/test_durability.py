@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,39 @@ async def test_waiting_calls_share_flushes(tmp_path: Path):
         before = counting.flushes
         await waiter.wait(store.durable_epoch)
         assert counting.flushes == before
+        await waiter.close()
+    workers.close()
+
+
+async def test_who_arrives_during_a_flush_shares_the_next(tmp_path: Path):
+    """Rounds of arrivals, not calls, count flushes: whoever comes while one is in flight waits for
+    one more, however many they are and however quick the disk is."""
+
+    class HeldStore(CountingStore):
+        def wait_durable(self, epoch: int) -> bool:
+            begun.release()
+            assert held.acquire(timeout=10)
+            return super().wait_durable(epoch)
+
+    begun, held = threading.Semaphore(0), threading.Semaphore(0)
+    workers = Workers(1, 1)
+    with Store.open(tmp_path / "store") as store:
+        counting = HeldStore(store)
+        waiter = DurabilityWaiter(counting, workers)
+
+        def arrive(count: int) -> list[asyncio.Task[None]]:
+            store.sync()  # what comes now is of a later epoch than all before
+            epochs = [store.write([Put(b"%d" % number, b"v")])[0].epoch for number in range(count)]
+            return [asyncio.create_task(waiter.wait(epoch)) for epoch in epochs]
+
+        waits = arrive(1)
+        for _ in range(3):
+            assert await asyncio.to_thread(begun.acquire, timeout=10), "a flush is in flight"
+            waits += arrive(50)
+            held.release()
+        held.release()
+        await asyncio.wait_for(asyncio.gather(*waits), 10)
+        assert counting.flushes == 4
         await waiter.close()
     workers.close()
 

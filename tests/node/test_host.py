@@ -46,6 +46,8 @@ async def test_a_registry_that_lost_its_records_costs_no_data(cluster: Cluster):
     await cluster.start_move(name, "n1")
     await cluster.serving(name)
     assert cluster.record(name).primary == "n2"
+    assert cluster.record(name).failed_moves == 1
+    assert "in the way" in cluster.record(name).move_failure
     assert await cluster.get(b"k") == b"new"
     assert content(store) == before
     assert "in the way" in node.text()
@@ -66,6 +68,25 @@ async def test_a_new_shard_is_not_made_over_an_older_store(cluster: Cluster):
     assert error.reason is Reason.SHARD_UNAVAILABLE
     assert "older store" in error.message
     assert (await cluster.states("n1"))["default/-0"].state == "failed"
+
+
+async def test_a_step_that_fails_shows_until_it_succeeds(cluster: Cluster):
+    """A store that cannot be made, since a file has its name: failed, why, and then no more."""
+    node = cluster.add("n1")
+    await cluster.up("n1")
+    in_the_way = node.data / "shards" / "default--0"
+    in_the_way.write_bytes(b"")
+    (name,) = await cluster.make_shards(0, "n1")
+
+    async def failed() -> bool:
+        shown = (await cluster.states("n1")).get(name)
+        return shown is not None and shown.state == "failed" and str(in_the_way) in shown.reason
+
+    await eventually(failed, "the node tells of the step")
+    in_the_way.unlink()
+    await cluster.serving(name)
+    shown = (await cluster.states("n1"))[name]
+    assert (shown.state, shown.reason) == ("serving", "")
 
 
 async def test_a_kill_while_shards_are_made(cluster: Cluster):

@@ -116,3 +116,9 @@ def test_moves():
     assert not is_move(settled, 1, 4)
     assert (settled.state, settled.target, settled.move_id) == (SHARD_STATE_SERVING, "", 4)
     assert moving.target == "b"
+    assert settled.failed_moves == 0
+    moving.pinned_until_ms = 9
+    assert without_move(moving).pinned_until_ms == 9
+    failed = without_move(moving, "x" * 1_000)
+    assert (failed.failed_moves, failed.move_failure) == (1, "x" * 300)
+    assert failed.pinned_until_ms == 0

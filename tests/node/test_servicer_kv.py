@@ -16,6 +16,7 @@ from deodar.contract.limits import (
     BATCH_BYTES_MAX,
     BATCH_OPERATIONS_MAX,
     KEY_BYTES_MAX,
+    SCAN_PAGE_BYTES,
     TTL_MS_MAX,
     VALUE_BYTES_MAX,
 )
@@ -401,6 +402,23 @@ async def test_scan_with_large_values_never_overflows_a_message(kv: KVStub):
         await kv.Delete(kv_pb2.DeleteRequest(key=key))
 
 
+async def test_a_scan_fits_the_default_limit_of_any_client(kv: KVStub, address: str):
+    """4 MiB a message, as generic clients have it, whatever the records below that."""
+    # In the order of the scan, so that each meets each of the large ones.
+    sizes = [0, 1, 500_000, 3_900_000, SCAN_PAGE_BYTES - 1, 3_900_000, SCAN_PAGE_BYTES + 1] * 2
+    keys = [b"fit-%d-" % number + b"k" * (number * 2_000) for number in range(len(sizes))]
+    keys.sort(key=path_of)
+    for key, size in zip(keys, sizes, strict=True):
+        await kv.Put(put(key, bytes(size)))
+    async with grpc.aio.insecure_channel(address) as channel:
+        found = await scan_table(KVStub(channel), key_prefix=b"fit-")
+        slim = await scan_table(KVStub(channel), key_prefix=b"fit-", keys_only=True)
+    assert sorted(record.key for record in found) == sorted(keys)
+    assert sorted(record.key for record in slim) == sorted(keys)
+    for key in keys:
+        await kv.Delete(kv_pb2.DeleteRequest(key=key))
+
+
 @pytest.mark.parametrize("cursor", [b"x", bytes(15)])
 async def test_a_bad_cursor(kv: KVStub, cursor: bytes):
     error = await refused(kv.Scan(kv_pb2.ScanRequest(cursor=cursor)).read())
@@ -416,8 +434,8 @@ async def test_sync_covers_what_was_acknowledged(kv: KVStub):
 
 
 async def test_durable_writes_share_flushes(kv: KVStub):
-    """Group commit: 200 durable writes at once take fewer flushes; how many less, the speed of
-    the disk decides."""
+    """Group commit end to end.  Calls arrive one by one, so how many share a flush depends on how
+    long the disk takes; that those do who can is held by a disk that waits, in test_durability."""
     keys = keys_of(0, 200, "group")
     started = time.monotonic()
     answers = await asyncio.gather(

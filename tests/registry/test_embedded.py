@@ -47,6 +47,25 @@ async def test_everything_survives_a_restart(tmp_path: Path) -> None:
     await registry.close()
 
 
+async def test_a_store_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
+    """In use, damaged: one typed error with the directory in it, and nothing is left open."""
+    directory = tmp_path / "r"
+    registry = await EmbeddedRegistry.open(directory)
+    with pytest.raises(RegistryUnavailable, match=f"{directory} .*in use by another process"):
+        await EmbeddedRegistry.open(directory)
+    await registry.commit([], [Put("/a", b"1")])
+    await registry.close()
+    identity = directory / "STORE"
+    whole = identity.read_bytes()
+    identity.write_bytes(bytes(len(whole)))
+    with pytest.raises(RegistryUnavailable, match=f"{directory} cannot be opened"):
+        await EmbeddedRegistry.open(directory)
+    identity.write_bytes(whole)
+    registry = await EmbeddedRegistry.open(directory)
+    assert await registry.get("/a") is not None
+    await registry.close()
+
+
 async def test_leases_get_a_full_ttl_at_a_start(tmp_path: Path) -> None:
     """A lease that has nearly run out when the registry stops lives on for its ttl after."""
     registry = await EmbeddedRegistry.open(tmp_path / "r")

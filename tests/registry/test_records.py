@@ -75,7 +75,11 @@ def test_records_are_json_with_the_names_of_the_proto() -> None:
         b"",
         b"[]",
         b"\xff\xfe",
-        b'{"unknown": 1}',
+        b'{"state": "SHARD_STATE_OF_TOMORROW"}',
+        b'{"term": "1", "term": "2"}',
+        b'{"term": "one"}',
+        b'{"primary": 1}',
+        b'{"table": "default"',
         b'{"prefix_bits": -1}',
         b'{"prefix_bits": 9, "prefix": "oA=="}',  # a byte too few
         b'{"prefix_bits": 3, "prefix": "8A=="}',  # an unused bit set
@@ -86,14 +90,19 @@ def test_damaged_shard_records_are_refused(value: bytes) -> None:
         decode(ShardRecord, KEY, value)
 
 
-def test_a_member_record_is_no_node_record() -> None:
-    with pytest.raises(BadRecord):
-        decode(NodeRecord, Keys().node("n"), encode(MemberRecord(id="n", draining=True)))
+def test_fields_of_a_newer_release_are_passed_over() -> None:
+    """As in the middle of a rolling upgrade; what is known is read as ever."""
+    newer = {"id": "n1", "zone": "z", "rack": {"row": [1, 2]}, "weight": None}
+    key = Keys().node("n1")
+    assert decode(NodeRecord, key, json.dumps(newer).encode()) == NodeRecord(id="n1", zone="z")
 
 
 def test_a_record_under_another_key_is_refused() -> None:
     value = encode(NodeRecord(id="n1"))
     assert decode(NodeRecord, Keys("c").node("n1"), value).id == "n1"
+    member = encode(MemberRecord(id="n1", draining=True))
+    with pytest.raises(BadRecord):
+        decode(NodeRecord, Keys("c").member("n1"), member)
     for key in (Keys("c").node("n2"), Keys("c").member("n1"), "n1", "/deodar/c"):
         with pytest.raises(BadRecord):
             decode(NodeRecord, key, value)

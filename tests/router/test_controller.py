@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from deodar.contract.keypath import Prefix
+from deodar.node.record import without_move
 from deodar.registry.cluster_view import ClusterState, ClusterView
 from deodar.registry.config import RegistryConfig
 from deodar.registry.connect import open_registry
@@ -251,6 +252,31 @@ async def test_a_move_is_taken_back_when_its_target_died(cluster: Cluster) -> No
     await cluster.up("b")
     cluster.play_nodes()
     await cluster.until(lambda state: spread(state) == {"a": 2, "b": 1})
+
+
+async def test_failing_moves_come_slower_and_slower(cluster: Cluster) -> None:
+    """A target that gives up at once is asked a few times, not hundreds."""
+    await cluster.up("a", "b")
+    await cluster.put_shards([serving(0, "a"), serving(1, "a")])
+    await cluster.controller()
+    begun: Counter[str] = Counter()
+    end = asyncio.get_running_loop().time() + 4
+    while asyncio.get_running_loop().time() < end:
+        state = cluster.view.state
+        for name, kept in state.shards.items():
+            if kept.record.state == SHARD_STATE_MOVING:
+                begun[name] += 1
+                record = without_move(kept.record, "no room")
+                key = KEYS.shard_of(record)
+                compare = Compare(key, kept.mod_revision)
+                await cluster.registry.commit([compare], [Put(key, encode(record))])
+        await cluster.view.wait_change(state.revision, 0.2)
+    assert 1 <= min(begun.values()) <= max(begun.values()) <= 4, begun
+    record = max(
+        (kept.record for kept in cluster.view.state.shards.values()),
+        key=lambda record: record.failed_moves,
+    )
+    assert (record.failed_moves, record.move_failure) == (max(begun.values()), "no room")
 
 
 async def test_a_move_that_was_faster_than_its_end_stays(cluster: Cluster) -> None:

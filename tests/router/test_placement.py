@@ -236,6 +236,25 @@ def test_the_shard_that_moved_least_moves_first() -> None:
     assert change.record.move_id == 1
 
 
+def test_what_rests_or_was_placed_stays() -> None:
+    """P5, and what is evened out in their place."""
+    shards = owned({"a": 4})
+    names = [f"default/{Prefix(index, 8)}" for index in range(4)]
+    shards[0].pinned_until_ms = 1_000
+    state = cluster(shards, "ab")
+
+    def moved(now_ms: int, resting: Iterable[str]) -> list[str]:
+        changes = plan_changes(state, NONE, 9, resting=frozenset(resting), now_ms=now_ms)
+        return [change.name for change in changes]
+
+    assert moved(999, names[1:2]) == names[2:]
+    assert moved(999, names[1:]) == []
+    assert moved(1_000, names[1:]) == names[:1]
+    draining = cluster(shards, "ab", draining="a")
+    [change] = plan_changes(draining, NONE, 9, resting=frozenset(names[1:]), now_ms=999)
+    assert (change.name, change.record.pinned_until_ms) == (names[0], 0)
+
+
 nodes = st.integers(1, 7).map(lambda count: [f"n{index}" for index in range(count)])
 
 

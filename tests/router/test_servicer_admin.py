@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -144,6 +145,24 @@ def test_a_cursor_survives_a_move(cluster: Cluster, service: Service) -> None:
         found += [record.key for record in page.records]
     assert sorted(found) == sorted(KEYS)
     assert found == sorted(found, key=lambda key: (path_of(key), key))
+
+
+def test_a_shard_stays_where_it_was_moved(cluster: Cluster, service: Service) -> None:
+    """Evening out takes others, and when all of a node were moved there, none."""
+    puts = [kv_pb2.WriteOperation.Put(key=key, value=key) for key in KEYS]
+    operations = [kv_pb2.WriteOperation(put=put) for put in puts]
+    service.kv.BatchWrite(kv_pb2.BatchWriteRequest(operations=operations))
+    moved = [shard for shard in cluster.status().shards if shard.shard.primary == "n1"]
+    for shard in moved:
+        service.admin.MoveShard(move(same_shard(cluster.status(), shard), "n2"))
+        wait_moved(cluster, shard)
+    time.sleep(2.5)  # rounds of the controller
+    cluster.wait_serving()
+    status = cluster.status()
+    undone = [
+        now for now in (same_shard(status, shard) for shard in moved) if now.shard.primary != "n2"
+    ]
+    assert undone == []
 
 
 def test_a_move_that_cannot_be_is_refused(cluster: Cluster, service: Service) -> None:

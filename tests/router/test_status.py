@@ -55,9 +55,16 @@ def says(
     ("shard", "reports", "expected", "reason"),
     [
         (record(CREATING), {"n1": {}}, "creating", ""),
+        (record(CREATING), {"n1": says("failed")}, "creating", "why failed"),
         (record(SERVING), {"n1": says("serving")}, "serving", ""),
         (record(SERVING), {"n1": says("fenced")}, "moving", ""),
         (record(MOVING, target="n2"), {"n1": says("serving")}, "moving", ""),
+        (
+            record(MOVING, target="n2"),
+            {"n1": says("serving"), "n2": says("failed")},
+            "moving",
+            "node n2: why failed",
+        ),
         (record(SERVING), {"n1": None}, "unavailable", "node n1 does not answer"),
         (record(SERVING, "n2"), {"n2": None}, "unavailable", "node n2 is down"),
         (record(SERVING), {"n1": {}}, "unavailable", "node n1 does not have it"),

@@ -53,6 +53,7 @@ cdef dict stats_of(StoreCore* core):
         "freed_bytes": core.maintenance.freed_bytes,
         "expired_reclaimed": core.maintenance.expired_count,
         "memory_bytes": log.memory_bytes,
+        "memory_bytes_max": log.memory_bytes_max,
         "region_bytes": log.space.region_bytes,
         "regions": log.region_count,
         "regions_free": regions.by_state[<int> REGION_FREE],

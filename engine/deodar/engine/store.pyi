@@ -162,6 +162,10 @@ class Store:
     def checkpoint(self) -> None:
         """Write an image of the trie now, so that a restart replays nothing before this moment."""
 
+    def set_memory_bytes(self, memory_bytes: int) -> None:
+        """Change the bound given to `open`; what is above it leaves memory with the next
+        flushes."""
+
     def compact(self) -> int:
         """Reclaim what can be reclaimed now; returns bytes freed."""
 

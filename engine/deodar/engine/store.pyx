@@ -447,6 +447,15 @@ cdef class Store:
         self.users -= 1
         raise_for_status(status, &failure)
 
+    def set_memory_bytes(self, memory_bytes):
+        cdef uint64_t limit = unsigned_of("memory_bytes", memory_bytes)
+        self.enter()
+        with nogil:
+            mutex_lock(&self.core.log.mutex)
+            self.core.log.memory_bytes_max = limit
+            mutex_unlock(&self.core.log.mutex)
+        self.users -= 1
+
     def compact(self):
         cdef Failure failure
         cdef uint64_t freed_bytes = 0

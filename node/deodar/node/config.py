@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Self
 
-from pydantic import Field, SecretStr, field_validator, model_validator
+from pydantic import ByteSize, Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from deodar.registry.config import RegistryConfig
@@ -25,6 +25,8 @@ class NodeConfig(BaseSettings):
     advertise: str = ""  # host:port that others connect to; empty = as listened
     cluster: Annotated[str, Field(pattern=NAME)] = "deodar"
     zone: str = ""
+    # For the regions of all stores together; None = half of the machine's or control group's.
+    memory: Annotated[ByteSize, Field(ge=16_777_216)] | None = None
     lease_ttl_ms: Annotated[int, Field(ge=2_000, le=60_000)] = 5_000
     stop_grace_s: Annotated[float, Field(ge=0, le=600)] = 10.0
     registry_start_timeout_s: Annotated[float, Field(ge=0, le=3_600)] = 30.0

@@ -48,9 +48,16 @@ async def follow_fence(
         if not is_move(record, shard.term, shard.move_id):
             shard.unfence()
             return
-        late = abort or monotonic() >= give_up
-        if late or not target_lives(record.target):
-            changed = await records.change(without_move(record), revision)
+        if abort:
+            failure = "the source restarted"
+        elif monotonic() >= give_up:
+            failure = f"it did not end within {FENCE_S_MAX:.0f} s of the fence"
+        elif not target_lives(record.target):
+            failure = f"node {record.target} is down"
+        else:
+            failure = ""
+        if failure:
+            changed = await records.change(without_move(record, failure), revision)
             _log.info("move taken out by its source", shard=shard.name, changed=changed)
             continue
         await asyncio.sleep(POLL_S)

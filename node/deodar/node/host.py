@@ -25,6 +25,7 @@ from deodar.v1.cluster_pb2 import (
 from .directory import Note, ShardDirectories, Verdict, judge
 from .errors import service_error
 from .fence import follow_fence
+from .memory import MemoryBudget
 from .record import ShardRecords, is_move, without_move
 from .shard import HostedShard, ShardState
 from .shardtable import ShardTable
@@ -53,8 +54,10 @@ class Host:
         view: ClusterView,
         records: ShardRecords,
         workers: Workers,
+        memory: MemoryBudget,
     ) -> None:
         self.node = node
+        self._memory = memory
         self.shards = ShardTable()
         self.stopping = False
         self._refused_at = 0.0
@@ -63,6 +66,8 @@ class Host:
         self._records = records
         self._workers = workers
         self._steps: dict[str, asyncio.Task[None]] = {}
+        # Why the last step of a shard failed, until one succeeds or none is to be done.
+        self.faults: dict[str, str] = {}
         self._fences: dict[str, asyncio.Task[None]] = {}
         self._follow_task: asyncio.Task[None] | None = None
 
@@ -134,7 +139,7 @@ class Host:
         await self._sweep(state)
         for record, _ in list(state.shards.values()):
             if record.state == SHARD_STATE_MOVING and record.target == self.node:
-                await take_out(record, self._records)
+                await take_out(record, self._records, f"node {self.node} restarted")
         self._reconcile(self.state)
         opening = [task for name, task in self._steps.items() if self._is_own(name)]
         if opening:
@@ -209,6 +214,7 @@ class Host:
         revision = self.state.revision
         while True:
             self._reconcile(self.state)
+            self._memory.divide()
             revision = (await self._view.wait_change(revision, TICK_S)).revision
 
     def _reconcile(self, state: ClusterState) -> None:
@@ -218,9 +224,13 @@ class Host:
             if name in self._steps:
                 continue
             step = decide(record, self.shards.get(name), self.node)
-            if step is not Step.NONE:
+            if step is Step.NONE:
+                self.faults.pop(name, None)
+            else:
                 task = asyncio.create_task(self._run(step, name, record))
                 self._steps[name] = task
+        for name in self.faults.keys() - state.shards.keys():
+            del self.faults[name]
 
     async def _run(self, step: Step, name: str, record: ShardRecord) -> None:
         log = _log.bind(shard=name, step=step.value)
@@ -234,10 +244,14 @@ class Host:
                     await self._copy(record)
                 case Step.DROP:
                     await self._drop(record)
+            self.faults.pop(name, None)
             log.info("step done")
         except (*FAILURES, TransferFailed) as error:
+            self.faults[name] = f"{step.value}: {str(error) or type(error).__name__}"
             log.warning("step failed", error=str(error) or type(error).__name__)
-        except Exception:
+        except Exception as error:
+            # A fault of ours: the other shards go on, and the status tells of this one.
+            self.faults[name] = f"{step.value}: {type(error).__name__}: {error}"
             log.exception("step failed")
         finally:
             del self._steps[name]
@@ -303,15 +317,17 @@ class Host:
         if found is None or not is_move(found[0], record.term, record.move_id):
             return
         if await self._workers.run(self._directories.has_store, table, prefix):
-            await take_out(record, self._records)
-            raise TransferFailed("a store that no record asks for is in the way")
+            why = "a store that no record asks for is in the way"
+            await take_out(record, self._records, f"node {self.node}: {why}")
+            raise TransferFailed(why)
         shard = HostedShard(table, prefix, record.term, self._workers, state=ShardState.COPYING)
         self.shards.add(shard)
         try:
             shard.serve(await self._transfer(shard, record))
-        except Exception:
+        except Exception as error:
             # The record first: a copy that it may still name is not removed.
-            await take_out(record, self._records)
+            why = f"node {self.node}: {str(error) or type(error).__name__}"
+            await take_out(record, self._records, why)
             self.shards.remove(shard)
             await shard.close()
             await self._workers.run(self._directories.remove, table, prefix)
@@ -353,7 +369,16 @@ class Host:
 
     async def _open_store(self, table: str, prefix: Prefix, *, create: bool) -> Store:
         path = self._directories.path(table, prefix)
-        return await self._workers.run(Store.open, path, create=create, **STORE_OPTIONS)
+        share_bytes = self._memory.expect()
+        try:
+            store = await self._workers.run(
+                Store.open, path, create=create, memory_bytes=share_bytes, **STORE_OPTIONS
+            )
+        except BaseException:
+            self._memory.forgo()
+            raise
+        self._memory.add(store)
+        return store
 
     def _add_broken(
         self,

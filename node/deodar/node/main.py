@@ -37,6 +37,7 @@ from .host import Host
 from .identity import DataDirectory, DataDirectoryRefused
 from .logs import configure_logs
 from .membership import join
+from .memory import MemoryBudget, default_budget_bytes
 from .record import ShardRecords
 from .servicer_kv import NodeKV
 from .servicer_replication import NodeReplication
@@ -80,7 +81,9 @@ async def run_node(config: NodeConfig, up: asyncio.Event, stop: asyncio.Event) -
         workers = Workers()
         stack.callback(workers.close)
         records = ShardRecords(registry, config.cluster)
-        host = Host(config.id, ShardDirectories(directory.shards), view, records, workers)
+        memory = MemoryBudget(config.memory or default_budget_bytes())
+        log.info("memory for all stores", memory_bytes=memory.total_bytes)
+        host = Host(config.id, ShardDirectories(directory.shards), view, records, workers, memory)
         stack.push_async_callback(host.stop)
         await host.start()
 
@@ -184,6 +187,13 @@ def start(
     ] = None,
     cluster: Annotated[str | None, typer.Option(help="Name of the cluster.")] = None,
     zone: Annotated[str | None, typer.Option(help="Failure zone.")] = None,
+    memory: Annotated[
+        str | None,
+        typer.Option(
+            help="For the data of all shards, e.g. 4GiB; default: half of the machine's or of the "
+            "control group's."
+        ),
+    ] = None,
     lease_ttl_ms: Annotated[int | None, typer.Option(help="Milliseconds.")] = None,
     stop_grace_s: Annotated[float | None, typer.Option(help="Seconds for a stop.")] = None,
     registry_start_timeout_s: Annotated[
@@ -200,6 +210,7 @@ def start(
         "advertise": advertise,
         "cluster": cluster,
         "zone": zone,
+        "memory": memory,
         "lease_ttl_ms": lease_ttl_ms,
         "stop_grace_s": stop_grace_s,
         "registry_start_timeout_s": registry_start_timeout_s,

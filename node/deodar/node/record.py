@@ -19,16 +19,24 @@ from deodar.registry.records import Keys, decode, encode, record_prefix
 from deodar.v1.cluster_pb2 import SHARD_STATE_MOVING, SHARD_STATE_SERVING, ShardRecord
 
 RETRY_S = 0.2
+FAILURE_CHARACTERS_MAX = 300
 
 _log = structlog.get_logger(__name__)
 
 
-def without_move(record: ShardRecord) -> ShardRecord:
-    """The record as it is when its move has been given up: the source serves on."""
+def without_move(record: ShardRecord, failure: str = "") -> ShardRecord:
+    """The record as it is when its move has been given up: the source serves on.
+
+    `failure` says why the move failed; empty when it did not but was interrupted.
+    """
     settled = ShardRecord()
     settled.CopyFrom(record)
     settled.state = SHARD_STATE_SERVING
     settled.target = ""
+    if failure:
+        settled.pinned_until_ms = 0
+        settled.failed_moves += 1
+        settled.move_failure = failure[:FAILURE_CHARACTERS_MAX]
     return settled
 
 

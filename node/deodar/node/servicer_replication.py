@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing
 from typing import Any
 
@@ -86,8 +86,20 @@ class NodeReplication(ReplicationServicer):
     ) -> replication_pb2.NodeShardsResponse:
         return replication_pb2.NodeShardsResponse(
             incarnation=self._incarnation,
-            shards=[_describe(shard) for shard in self._host.shards],
+            shards=[*map(_describe, self._host.shards), *self._faults()],
         )
+
+    def _faults(self) -> Iterator[replication_pb2.NodeShard]:
+        """Shards that are not here because a step of theirs failed; it is tried again."""
+        for name, why in self._host.faults.items():
+            found = self._host.state.shards.get(name)
+            if found is None or self._host.shards.get(name) is not None:
+                continue
+            record = found[0]
+            shard = replication_pb2.ShardName(
+                table=record.table, prefix=record.prefix, prefix_bits=record.prefix_bits
+            )
+            yield replication_pb2.NodeShard(shard=shard, state="failed", reason=why)
 
 
 def _describe(shard: HostedShard) -> replication_pb2.NodeShard:

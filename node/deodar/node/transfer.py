@@ -14,7 +14,7 @@ from deodar.contract.reasons import ServiceError
 from deodar.contract.rpc_status import channel_options, error_from_rpc
 from deodar.engine import Change, EngineError, Overloaded, Store
 from deodar.registry.records import record_prefix, record_shard_name
-from deodar.v1.cluster_pb2 import SHARD_STATE_SERVING, ShardRecord
+from deodar.v1.cluster_pb2 import ShardRecord
 from deodar.v1.replication_pb2 import (
     CopyShardRequest,
     CopyShardResponse,
@@ -172,28 +172,35 @@ class Transfer:
             )
 
     async def _take_over(self, store_id: int) -> int:
-        """Make the record name this node, if it is still in this move."""
+        """Make the record name this node, if it is still in this move.
+
+        A change that leaves it in the move, such as a pin, is no reason to give up.
+        """
         record, term = self._record, self._record.term + 1
-        found = await self._records.read(record.table, record_prefix(record))
-        if found is None or not is_move(found[0], record.term, record.move_id):
-            raise TransferFailed("the move was taken out of the record")
-        taken = without_move(found[0])
-        taken.state = SHARD_STATE_SERVING
-        taken.primary = record.target
-        taken.term = term
-        taken.store_id = store_id
-        if not await self._records.change(taken, found[1]):
-            raise TransferFailed("the record was changed before the move ended")
-        return term
+        while True:
+            found = await self._records.read(record.table, record_prefix(record))
+            if found is None or not is_move(found[0], record.term, record.move_id):
+                raise TransferFailed("the move was taken out of the record")
+            taken = without_move(found[0])
+            taken.primary = record.target
+            taken.term = term
+            taken.failed_moves = 0
+            taken.move_failure = ""
+            taken.store_id = store_id
+            if await self._records.change(taken, found[1]):
+                return term
 
 
-async def take_out(record: ShardRecord, records: ShardRecords) -> None:
-    """Take this move out of the record, if it is still there: the source serves on."""
+async def take_out(record: ShardRecord, records: ShardRecords, failure: str = "") -> None:
+    """Take this move out of the record, if it is still there: the source serves on.
+
+    `failure` as for `without_move`.
+    """
     while True:
         found = await records.read(record.table, record_prefix(record))
         if found is None or not is_move(found[0], record.term, record.move_id):
             return
-        await records.change(without_move(found[0]), found[1])
+        await records.change(without_move(found[0], failure), found[1])
         _log.info(
             "move taken out by its target",
             shard=record_shard_name(record),

@@ -75,6 +75,11 @@ def _lease_key(lease_id: int) -> bytes:
     return LEASE_KEY + lease_id.to_bytes(8, "big")
 
 
+def _not_opened(directory: Path, error: errors.EngineError) -> RegistryUnavailable:
+    why = "it is in use by another process" if isinstance(error, errors.Locked) else str(error)
+    return RegistryUnavailable(f"the embedded registry in {directory} cannot be opened: {why}")
+
+
 class EmbeddedRegistry:
     """`Registry` in this process; all calls from one event loop."""
 
@@ -103,11 +108,18 @@ class EmbeddedRegistry:
     async def open(cls, directory: Path, endpoints: Sequence[str] = ()) -> Self:
         """Open the registry kept in `directory`, or make it.
 
-        Raises the errors of `Store.open`, and BadRecord when the store holds something else.
+        Raises RegistryUnavailable when the store is in use, damaged or cannot be opened, and
+        BadRecord when it holds something else.
         """
-        store = await asyncio.to_thread(Store.open, directory)
+        try:
+            store = await asyncio.to_thread(Store.open, directory)
+        except errors.EngineError as error:
+            raise _not_opened(directory, error) from error
         try:
             return cls(store, endpoints)
+        except errors.EngineError as error:
+            await asyncio.to_thread(store.close)
+            raise _not_opened(directory, error) from error
         except BaseException:
             await asyncio.to_thread(store.close)
             raise

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from google.protobuf import json_format
 
@@ -113,14 +114,37 @@ def encode(record: Record) -> bytes:
 def decode(kind: type[Record], key: str, value: bytes) -> Record:
     """The record in `value`; raises BadRecord naming the key.
 
-    Unknown fields, and a record whose name is not the key's, are refused.
+    Fields that this release does not know are passed over, so that newer and older servers can run
+    in one cluster; a change that an older one makes drops them.  Everything else that is unknown -
+    a state, a type - and a record whose name is not the key's are refused.
     """
     record = kind()
     try:
-        json_format.Parse(value, record)
+        json_format.ParseDict(_known_fields(kind, value), record)
         place = Keys(key.split("/")[2] if key.startswith("/deodar/") else "").of(record)
     except (json_format.ParseError, ValueError) as error:
         raise BadRecord(f"{key}: not a {kind.__name__}: {error}") from error
     if place != key:
         raise BadRecord(f"{key}: holds the record of {place}")
     return record
+
+
+def _known_fields(kind: type[Record], value: bytes) -> dict[str, Any]:
+    """The JSON object without fields that `kind` does not have; raises ValueError.
+
+    Not by `ignore_unknown_fields`, which takes an unknown enum value for an absent one.
+    """
+    document = json.loads(value, object_pairs_hook=_once)
+    if not isinstance(document, dict):
+        raise ValueError("not a JSON object")
+    fields = kind.DESCRIPTOR.fields
+    known = {name for field in fields for name in (field.name, field.json_name)}
+    return {name: held for name, held in document.items() if name in known}
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object; raises ValueError when it gives a name twice."""
+    document = dict(pairs)
+    if len(document) != len(pairs):
+        raise ValueError("a name is given twice")
+    return document

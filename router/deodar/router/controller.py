@@ -34,6 +34,7 @@ from deodar.v1.kv_pb2 import DURABILITY_BUFFERED
 
 from .election import Election
 from .placement import Change, eligible_nodes, plan_changes, plan_creation
+from .rest import Rests
 
 MOVES_PER_NODE_MAX: Final = 2
 # Longer than a node needs to register again once an outage of the registry is over.
@@ -77,6 +78,7 @@ class Controller:
         self._moves_per_node_max = moves_per_node_max
         self._dead_after_s = dead_after_s
         self._away_since: dict[str, float] = {}  # node id -> monotonic seconds
+        self._rests = Rests()
         self._election = Election(registry, view, self.name)
         self._task: asyncio.Task[None] | None = None
 
@@ -123,7 +125,13 @@ class Controller:
         dead = self._dead(state)
         if DEFAULT_TABLE not in state.tables:
             return await self._bootstrap(state)
-        changes = plan_changes(state, dead, self._moves_per_node_max)
+        changes = plan_changes(
+            state,
+            dead,
+            self._moves_per_node_max,
+            resting=self._rests.resting(state, time.monotonic()),
+            now_ms=time.time_ns() // 1_000_000,
+        )
         for change in changes:
             await self._commit([change])
         return bool(changes)

@@ -5,6 +5,8 @@ P1: in the end, shard counts of nodes that are up and not draining differ by at 
 P2: no plan moves more shards than P1 needs: what drains, and what stands above an even share.
 P3: a plan begins no more moves than a node may take part in at once; later plans begin the rest.
 P4: a shard whose primary is away stays as it is: its records are there and nowhere else.
+P5: a shard that rests, since moves of it failed, is not moved; one that an operator has placed is
+    moved by draining alone.  P1 waits for both.
 
 Nodes come in three kinds: up, dead (away for so long that it counts), and away for the moment, of
 which nothing is taken and to which nothing is given.
@@ -66,9 +68,19 @@ def plan_creation(state: ClusterState, table: str, prefixes: Iterable[Prefix]) -
     return changes
 
 
-def plan_changes(state: ClusterState, dead: Set[str], moves_per_node_max: int) -> list[Change]:
-    """What to change now: moves to take back, shards to give to another node, moves to begin."""
-    plan = _Plan(state, dead, moves_per_node_max)
+def plan_changes(
+    state: ClusterState,
+    dead: Set[str],
+    moves_per_node_max: int,
+    *,
+    resting: Set[str] = frozenset(),
+    now_ms: int = 0,
+) -> list[Change]:
+    """What to change now: moves to take back, shards to give to another node, moves to begin.
+
+    `resting` names shards; `now_ms` is in milliseconds since 1970.
+    """
+    plan = _Plan(state, dead, moves_per_node_max, resting, now_ms)
     plan.cancel()
     plan.reassign()
     plan.drain()
@@ -115,12 +127,21 @@ class _Shard:
 
 
 class _Plan:
-    def __init__(self, state: ClusterState, dead: Set[str], moves_per_node_max: int) -> None:
+    def __init__(
+        self,
+        state: ClusterState,
+        dead: Set[str],
+        moves_per_node_max: int,
+        resting: Set[str],
+        now_ms: int,
+    ) -> None:
         self.changes: list[Change] = []
         self._up = set(state.nodes)
         self._dead = dead
         self._draining = _draining(state)
         self._moves_max = moves_per_node_max
+        self._resting = resting
+        self._now_ms = now_ms
         self._shards = [_Shard(*kept) for _, kept in sorted(state.shards.items())]
         self._counts = _counts(state, eligible_nodes(state))
         self._moves: Counter[str] = Counter()  # moves under way, by node that takes part
@@ -175,9 +196,13 @@ class _Plan:
             node: self._counts[node] - share - (index < rest)
             for index, node in enumerate(fullest_first)
         }
-        # The one that has moved least goes first, so that an operator's move is not undone.
-        shards = sorted(self._movable(excess.keys()), key=lambda shard: shard.record.move_id)
-        for shard in shards:
+        shards = [
+            shard
+            for shard in self._movable(excess.keys())
+            if shard.record.pinned_until_ms <= self._now_ms
+        ]
+        # The one that has moved least goes first.
+        for shard in sorted(shards, key=lambda shard: shard.record.move_id):
             source = shard.record.primary
             if excess[source] > 0:
                 target = min(excess, key=lambda node: (excess[node], node))
@@ -193,6 +218,7 @@ class _Plan:
             if shard.record.state == SHARD_STATE_SERVING
             and not shard.changed
             and shard.record.primary in primaries
+            and record_shard_name(shard.record) not in self._resting
         )
 
     def _move(self, shard: _Shard, target: str) -> None:
@@ -205,6 +231,7 @@ class _Plan:
         moving = _altered(shard.record)
         moving.state = SHARD_STATE_MOVING
         moving.target = target
+        moving.pinned_until_ms = 0
         moving.move_id += 1
         self._change("move", shard, moving)
 

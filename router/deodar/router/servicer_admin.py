@@ -7,6 +7,7 @@ act on the records.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Final, TypeVar
 
@@ -38,6 +39,8 @@ SERVICE: Final = "deodar.v1.Admin"
 # Tries of a change whose record somebody else has just changed.
 CHANGE_TRIES: Final = 5
 MAP_WAIT_S: Final = 60.0
+# How long evening out leaves a shard where an operator has moved it.
+PIN_MS: Final = 600_000
 
 M = TypeVar("M", bound=Message)
 R = TypeVar("R", cluster_pb2.MemberRecord, cluster_pb2.ShardRecord)
@@ -133,12 +136,17 @@ class AdminServicer:
             raise ServiceError(Reason.UNKNOWN_TABLE, f"no table {table!r}", {"table": table})
 
         def change(shard: cluster_pb2.ShardRecord) -> bool:
+            now_ms = time.time_ns() // 1_000_000
             if shard.state == cluster_pb2.SHARD_STATE_MOVING and shard.target == request.target:
-                return False
+                if shard.pinned_until_ms > now_ms:
+                    return False
+                shard.pinned_until_ms = now_ms + PIN_MS  # the controller had begun the same move
+                return True
             self._check_move(shard, request.target)
             shard.state = cluster_pb2.SHARD_STATE_MOVING
             shard.target = request.target
             shard.move_id += 1
+            shard.pinned_until_ms = now_ms + PIN_MS
             return True
 
         unknown = ServiceError(

@@ -98,6 +98,7 @@ def _shard_status(
     report = _report(reports, record.primary, name)
     if record.state == cluster_pb2.SHARD_STATE_CREATING:
         status.state = "creating"
+        status.reason = report.reason if report is not None else ""
     elif reports.get(record.primary) is None:
         status.state = "unavailable"
         lease = "does not answer" if record.primary in state.nodes else "is down"
@@ -115,6 +116,8 @@ def _shard_status(
     if record.state == cluster_pb2.SHARD_STATE_MOVING:
         copy = _report(reports, record.target, name)
         status.moved_keys = copy.moved_keys if copy is not None else 0
+        if copy is not None and copy.state == "failed" and not status.reason:
+            status.reason = f"node {record.target}: {copy.reason}"
     return status
 
 

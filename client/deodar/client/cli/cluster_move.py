@@ -27,7 +27,8 @@ def move(
 ) -> None:
     """Move SHARD to node TARGET and wait until it is there.
 
-    The shard is read and written all the while, but for a moment at the end.
+    The shard is read and written all the while, but for a moment at the end.  For 10 minutes it is
+    not moved again to even the nodes out, other shards are; draining TARGET moves it all the same.
     """
     named_table, separator, name = shard.rpartition("/")
     if separator:

@@ -70,6 +70,9 @@ def _shard(status: ShardStatus) -> dict[str, Any]:
         "keys": status.keys if status.HasField("keys") else None,
         "bytes": status.bytes if status.HasField("bytes") else None,
         "reason": status.reason,
+        "failed_moves": record.failed_moves,
+        "move_failure": record.move_failure,
+        "pinned_until_ms": record.pinned_until_ms or None,
     }
 
 
@@ -99,7 +102,9 @@ def _print(answer: ClusterStatusResponse) -> None:
     for shard in answer.shards:
         record = shard.shard
         prefix = Prefix.from_bytes(record.prefix, record.prefix_bits)
-        to = f"to {record.target}, {shard.moved_keys:,} keys copied" if record.target else ""
+        note = f"to {record.target}, {shard.moved_keys:,} keys copied" if record.target else ""
+        if record.failed_moves and not note:
+            note = f"{record.failed_moves} moves failed, the last: {record.move_failure}"
         shards.add_row(
             f"{record.table}/{prefix}",
             shard.state,
@@ -107,6 +112,6 @@ def _print(answer: ClusterStatusResponse) -> None:
             str(record.term),
             f"{shard.keys:,}" if shard.HasField("keys") else "-",
             f"{shard.bytes:,}" if shard.HasField("bytes") else "-",
-            shard.reason or to,
+            shard.reason or note,
         )
     console.print(shards)

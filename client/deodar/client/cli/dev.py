@@ -59,11 +59,13 @@ def dev(
     It waits until all shards are served and then until Ctrl-C or SIGTERM, which stop everything in
     order.  A second run with the same --data starts every node that has a directory there, those
     of cluster add as well.  Logs are in DATA/logs.  A server that ends is reported, not restarted.
+    Should this command be killed, its servers stop by themselves; those of cluster add go on.
     """
     if replicas > 1:
         raise misused("--replicas above 1 is not possible yet: shards have one copy")
     directory = data.absolute()
-    known = _claim(directory, etcd, shard_bits)
+    is_new = not directory.exists()
+    known, is_claimed = _claim(directory, etcd, shard_bits)
     with _sole_use(directory), _signals():
         cluster = _DevCluster(directory, port, etcd.removeprefix("etcd://"), nodes, known)
         try:
@@ -74,6 +76,8 @@ def dev(
             note("stopping")
         finally:
             clean = cluster.stop()
+            if is_claimed and not cluster.has_started:
+                _give_back(directory, remove=is_new)
     if not clean:
         raise CommandError("not every server stopped in order; see the logs")
 
@@ -105,6 +109,7 @@ class _DevCluster:
                 str(len(self.nodes)),
             ],
             self._logs / "router.log",
+            attached=True,
         )
         self._node_servers = [
             Server(
@@ -121,6 +126,7 @@ class _DevCluster:
                     f"{HOST}:{self._node_port(name)}",
                 ],
                 self._logs / f"{name}.log",
+                attached=True,
             )
             for name in self.nodes
         ]
@@ -147,6 +153,11 @@ class _DevCluster:
                         f"not all shards are served after {START_S:.0f} s; logs: {self._logs}"
                     )
                 time.sleep(POLL_S)
+
+    @property
+    def has_started(self) -> bool:
+        """Whether any server has run: then there may be data."""
+        return bool(self._started)
 
     def announce(self) -> None:
         if json_mode():
@@ -227,8 +238,8 @@ class _DevCluster:
         return up.issuperset(self.nodes) and states == {"serving"}
 
 
-def _claim(data: Path, etcd: str, shard_bits: int) -> dict[str, Any]:
-    """What the directory was made with; made if it is new.
+def _claim(data: Path, etcd: str, shard_bits: int) -> tuple[dict[str, Any], bool]:
+    """What the directory was made with, and whether that was just now.
 
     Raises CommandError for a directory of something else.
     """
@@ -244,7 +255,7 @@ def _claim(data: Path, etcd: str, shard_bits: int) -> dict[str, Any]:
             raise CommandError(f"{marker} has format version {version}, not {FORMAT_VERSION}")
         if kind != _registry_kind(etcd):
             raise CommandError(f"{data} was made with the {kind} registry: give the same again")
-        return known
+        return known, False
     if data.exists() and (not data.is_dir() or any(data.iterdir())):
         raise CommandError(
             f"{data} is not empty and was not made by deodar dev: give another --data"
@@ -256,7 +267,15 @@ def _claim(data: Path, etcd: str, shard_bits: int) -> dict[str, Any]:
         "shard_bits": shard_bits,
     }
     marker.write_text(jsonlib.dumps(made) + "\n")
-    return made
+    return made, True
+
+
+def _give_back(data: Path, *, remove: bool) -> None:
+    """Undoes `_claim`: nothing has run here, and the next run may choose anew."""
+    (data / MARKER).unlink()
+    (data / LOCK_FILE).unlink()
+    if remove:
+        data.rmdir()
 
 
 def _registry_kind(etcd: str) -> str:

@@ -17,8 +17,8 @@ from deodar.contract.keypath import path_of
 from deodar.contract.limits import DEFAULT_ENDPOINT, DEFAULT_TABLE
 
 from .formats import DAMAGED, Format, decompressed, format_of
-from .loader import Loader
-from .options import Durability, Endpoint, Json, Table, Timeout, connect, durability_of
+from .loader import GaveUp, Loader
+from .options import Durability, Endpoint, Json, Table, connect, durability_of
 from .output import (
     EXIT_REFUSED,
     CommandError,
@@ -56,7 +56,9 @@ def import_(
     ] = OnError.SKIP,
     durability: Durability = None,
     table: Table = DEFAULT_TABLE,
-    timeout: Timeout = 30.0,
+    timeout: Annotated[
+        float, typer.Option(min=0.001, help="Seconds for which what cannot be written is tried.")
+    ] = 60.0,
     endpoint: Endpoint = DEFAULT_ENDPOINT,
     json: Json = False,  # noqa: ARG001 - read by its callback
 ) -> None:
@@ -67,7 +69,9 @@ def import_(
     with both columns given as numbers there is no such row.
     debian: a Packages file; a package's name and its stanza's bytes, the last one of a name wins.
 
-    Bad lines are told of by number.  Exits with 1 when there were any.
+    Bad lines are told of by number.  Exits with 1 when there were any, or when the import could not
+    go on; however it ends, it tells how many records were written, refused, and in doubt: written
+    or not.  Repeating an import is safe.
     """
     chosen = layout or format_of(file)
     if chosen is None:
@@ -76,7 +80,7 @@ def import_(
     with (
         _opened(file) as (source, size),
         connect(endpoint, timeout) as client,
-        Loader(client, table, durability_of(durability), report.refuse) as loader,
+        Loader(client, table, durability_of(durability), report.refuse, timeout) as loader,
         _progress(file, size) as progress,
     ):
         task = progress.add_task("import", total=size, note="0")
@@ -92,17 +96,26 @@ def import_(
                     progress.update(task, completed=_position(source), note=f"{report.lines:,}")
             loader.finish()
         except _Stopped as stopped:
-            loader.finish()
-            bad = stopped.bad
-            raise CommandError(
-                f"line {bad.line}: {bad.why} (stopped, {loader.written} records written)",
-                metadata=report.document(loader.written),
-            ) from stopped
+            _settle(loader)
+            raise report.failure(f"line {stopped.bad.line}: {stopped.bad.why}", loader) from stopped
         except DAMAGED as error:
-            raise CommandError(f"{file} is damaged: {error}") from error
-    report.print(loader.written)
+            _settle(loader)
+            raise report.failure(f"{file} is damaged: {error}", loader) from error
+        except GaveUp as error:
+            loader.give_up()
+            reason = error.error.reason.value
+            raise report.failure(str(error), loader, reason=reason) from error
+    report.print(loader)
     if report.bad_count:
         raise typer.Exit(EXIT_REFUSED)
+
+
+def _settle(loader: Loader) -> None:
+    """Writes what was read before the import stopped, as far as that is possible."""
+    try:
+        loader.finish()
+    except GaveUp:
+        loader.give_up()
 
 
 class _Stopped(Exception):  # noqa: N818
@@ -142,18 +155,27 @@ class _Report:
             self._stopping = True
             raise _Stopped(bad)
 
-    def document(self, written: int) -> dict[str, Any]:
+    def document(self, loader: Loader) -> dict[str, Any]:
         return {
             "records": self.lines,
-            "written": written,
+            "written": loader.written,
             "refused": self.bad_count,
+            "unknown": loader.unknown,
             "replaced": self.replaced,
             "seconds": round(time.monotonic() - self._begun, 3),
             "bad": [{"line": bad.line, "message": bad.why} for bad in self._bad],
         }
 
-    def print(self, written: int) -> None:
-        facts = self.document(written)
+    def failure(self, why: str, loader: Loader, *, reason: str = "REFUSED") -> CommandError:
+        """Why the import stopped, and how far it had come."""
+        counts = (
+            f"stopped, {loader.written:,} records written, {self.bad_count:,} refused, "
+            f"{loader.unknown:,} in doubt"
+        )
+        return CommandError(f"{why} ({counts})", reason=reason, metadata=self.document(loader))
+
+    def print(self, loader: Loader) -> None:
+        facts, written = self.document(loader), loader.written
         if json_mode():
             print_json(facts)
             return

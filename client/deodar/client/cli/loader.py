@@ -10,6 +10,8 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Final, Self
 
@@ -19,22 +21,33 @@ from deodar.client.records import Durability
 from deodar.contract.keypath import PATH_BITS, path_of
 from deodar.contract.reasons import RULES, Reason, Retry
 
-from .output import CommandError
 from .readers import Bad, Parsed
 
 LANE_BITS: Final = 2
 BATCH_OPERATIONS: Final = 500
 BATCH_BYTES: Final = 1_048_576
-# How long a batch is tried when the cluster cannot take it now.
-PATIENCE_S: Final = 60.0
 PAUSE_S: Final = 0.25
 
 # A put of the same bytes may be repeated, so that an unknown outcome is no end.
 _UNSETTLED: Final = (Reason.OUTCOME_UNKNOWN, Reason.DEADLINE_EXCEEDED)
 
 
+class GaveUp(Exception):  # noqa: N818
+    """The cluster did not take the record of a line for as long as the loader is patient."""
+
+    def __init__(self, line: int, error: Error) -> None:
+        super().__init__(f"gave up at line {line}: {error.message}")
+        self.line = line
+        self.error = error
+
+
 class Loader:
-    """`refused` is called, from the thread that uses the loader, for each record refused."""
+    """A batch that the cluster cannot take now is tried for `patience_s` seconds.
+
+    `refused` is called, from the thread that uses the loader, for each record refused.  `written`
+    and `unknown`, records that may have been written, count what is settled: all after `finish`
+    or `give_up`.
+    """
 
     def __init__(
         self,
@@ -42,15 +55,18 @@ class Loader:
         table: str,
         durability: Durability | None,
         refused: Callable[[Bad], None],
+        patience_s: float,
     ) -> None:
         self._client = client
         self._table = table
         self._durability = durability
         self._refused = refused
+        self._patience_s = patience_s
         self._pool = ThreadPoolExecutor(1 << LANE_BITS, thread_name_prefix="deodar-load")
         self._lanes = [_Lane() for _ in range(1 << LANE_BITS)]
         self._stopping = threading.Event()  # the loader is left early: waits end
         self.written = 0
+        self.unknown = 0
 
     def add(self, record: Parsed) -> None:
         """Takes a record; waits while its lane is full.  Raises as `finish` does."""
@@ -62,14 +78,19 @@ class Loader:
         lane.size += size
 
     def finish(self) -> None:
-        """Waits until all is written.
-
-        Raises CommandError when the cluster did not take a batch for `PATIENCE_S`.
-        """
+        """Waits until all is written; raises GaveUp."""
         for lane in self._lanes:
             self._flush(lane)
         for lane in self._lanes:
             self._settle(lane)
+
+    def give_up(self) -> None:
+        """Sends nothing more and waits for what is on its way."""
+        self._stopping.set()
+        for lane in self._lanes:
+            lane.batch = []
+            with suppress(GaveUp):
+                self._settle(lane)
 
     def __enter__(self) -> Self:
         return self
@@ -88,47 +109,60 @@ class Loader:
         self._settle(lane)
         if lane.batch:
             lane.count = len(lane.batch)
-            lane.sent = self._pool.submit(self._write, lane.batch)
+            deadline = time.monotonic() + self._patience_s
+            lane.sent = self._pool.submit(self._write, lane.batch, deadline)
             lane.batch, lane.size = [], 0
 
     def _settle(self, lane: _Lane) -> None:
         if lane.sent is None:
             return
         sent, lane.sent = lane.sent, None
-        refused = sent.result()
-        self.written += lane.count - len(refused)
-        for bad in refused:
+        outcome = sent.result()
+        self.written += lane.count - len(outcome.refused) - outcome.left
+        self.unknown += outcome.unknown
+        for bad in outcome.refused:
             self._refused(bad)
+        if outcome.gave_up is not None:
+            raise outcome.gave_up
 
-    def _write(self, batch: list[Parsed]) -> list[Bad]:
-        """Writes one batch; the records that were refused."""
-        refused: list[Bad] = []
-        deadline = time.monotonic() + PATIENCE_S
+    def _write(self, batch: list[Parsed], deadline: float) -> _Outcome:
+        """Writes one batch, as far as that is possible until the deadline (monotonic)."""
+        outcome = _Outcome()
+        in_doubt: set[int] = set()  # lines
         pending = batch
         while True:
-            failures = self._attempt(pending)
+            failures = self._attempt(pending, deadline)
             waiting = [record for record, error in failures if _may_pass(error)]
             final = [(record, error) for record, error in failures if not _may_pass(error)]
             if len(batch) == 1:
-                refused += [Bad(record.line, str(error)) for record, error in final]
+                outcome.refused += [Bad(record.line, str(error)) for record, error in final]
             else:
                 # One bad operation may have taken its whole shard's part with it.
                 for record, _ in final:
-                    refused += self._write([record])
-            if not waiting or self._stopping.is_set():
-                return refused
-            if time.monotonic() > deadline:
+                    outcome.add(self._write([record], deadline))
+            if not waiting:
+                return outcome
+            in_doubt.update(record.line for record, error in failures if error.reason in _UNSETTLED)
+            if self._stopping.is_set() or time.monotonic() + PAUSE_S > deadline:
                 error = next(error for _, error in failures if _may_pass(error))
-                line = waiting[0].line
-                message = f"gave up at line {line} after {PATIENCE_S:.0f} s: {error.message}"
-                raise CommandError(message, reason=error.reason.value)
+                outcome.add(
+                    _Outcome(
+                        left=len(waiting),
+                        unknown=sum(record.line in in_doubt for record in waiting),
+                        gave_up=GaveUp(waiting[0].line, error),
+                    )
+                )
+                return outcome
             self._stopping.wait(PAUSE_S)
             pending = waiting
 
-    def _attempt(self, batch: list[Parsed]) -> list[tuple[Parsed, Error]]:
+    def _attempt(self, batch: list[Parsed], deadline: float) -> list[tuple[Parsed, Error]]:
         try:
             self._client.batch_write(
-                [record.put for record in batch], table=self._table, durability=self._durability
+                [record.put for record in batch],
+                table=self._table,
+                durability=self._durability,
+                timeout=max(deadline - time.monotonic(), PAUSE_S),
             )
         except BatchError as error:
             return [(batch[index], failure) for index, failure in error.failures.items()]
@@ -137,13 +171,29 @@ class Loader:
         return []
 
 
+@dataclass
+class _Outcome:
+    """What became of a batch; the records told of nowhere were written."""
+
+    refused: list[Bad] = field(default_factory=list)
+    left: int = 0  # records given up
+    unknown: int = 0  # of those, records that may have been written
+    gave_up: GaveUp | None = None
+
+    def add(self, other: _Outcome) -> None:
+        self.refused += other.refused
+        self.left += other.left
+        self.unknown += other.unknown
+        self.gave_up = self.gave_up or other.gave_up
+
+
 class _Lane:
     """A share of the hash space: one batch being filled, one in flight."""
 
     def __init__(self) -> None:
         self.batch: list[Parsed] = []
         self.size = 0  # bytes of keys and values in `batch`
-        self.sent: Future[list[Bad]] | None = None
+        self.sent: Future[_Outcome] | None = None
         self.count = 0  # records in `sent`
 
 

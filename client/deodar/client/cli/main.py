@@ -36,8 +36,8 @@ app = typer.Typer(
     name="deodar",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    help="A distributed, sharded, persistent key-value service.  Exit codes: 0 done, 1 refused, "
-    "2 misused.",
+    help="A distributed, sharded, persistent key-value service.  Exit codes: 0 done, 1 refused "
+    "or failed, 2 misused: an unknown option, or a value outside its documented bounds.",
 )
 cluster = typer.Typer(no_args_is_help=True, help="Look at a cluster and change its shape.")
 

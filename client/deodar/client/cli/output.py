@@ -1,6 +1,8 @@
 """How commands speak: results on stdout, all else on stderr, JSON when asked for.
 
-Exit codes: 0 done, 1 refused, 2 misused.
+Exit codes: 0 done, 1 refused or failed, 2 misused.  Misused is what no cluster would ever take: an
+option that does not exist, and a value outside its documented bounds, whether this command finds
+that or the cluster does (INVALID_FIELD).  All else that did not work is 1.
 """
 
 from __future__ import annotations
@@ -94,7 +96,9 @@ def report(error: Exception) -> int:
         message = error.message
         if error.reason is Reason.NODE_UNREACHABLE and "node" not in metadata:
             message += ": is a router running there?"
-        facts, exit_code = _facts(error.reason.value, message, metadata), EXIT_REFUSED
+        typed = error.reason is Reason.INVALID_FIELD
+        exit_code = EXIT_MISUSED if typed else EXIT_REFUSED
+        facts = _facts(error.reason.value, message, metadata)
     else:
         facts, exit_code = _facts("REFUSED", _plain(error), {}), EXIT_REFUSED
     if json_mode():

@@ -15,18 +15,30 @@ from .output import CommandError
 
 STOP_S: Final = 30.0
 LOG_LINES: Final = 5
+ATTACHED: Final = "deodar.client.cli.attached"
 
 
 class Server:
     """A node or a router: ``python -m module arguments``, in a session of its own.
 
     So a Ctrl-C at the terminal reaches the command alone, which then ends its servers in order.
+    An `attached` one stops by itself when the command is gone without having done so.
     """
 
-    def __init__(self, name: str, module: str, arguments: Sequence[str], log: Path) -> None:
+    def __init__(
+        self,
+        name: str,
+        module: str,
+        arguments: Sequence[str],
+        log: Path,
+        *,
+        attached: bool = False,
+    ) -> None:
         self.name = name
         self.log = log
-        self._command = [sys.executable, "-m", module, *arguments]
+        self._attached = attached
+        modules = [ATTACHED, module] if attached else [module]
+        self._command = [sys.executable, "-m", *modules, *arguments]
         self._process: subprocess.Popen[bytes] | None = None
         self._log_start = 0  # bytes: where this process's part of the log begins
 
@@ -45,7 +57,7 @@ class Server:
             self._log_start = log.tell()
             self._process = subprocess.Popen(
                 self._command,
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE if self._attached else subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
