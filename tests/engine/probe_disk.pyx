@@ -1,5 +1,9 @@
 """`def` faces of `deodar.engine.disk` for the tests."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from libc.errno cimport errno
 from libc.stdint cimport uint32_t
 from libc.stdlib cimport calloc, free
 
@@ -7,6 +11,7 @@ from deodar.engine.disk cimport (
     DISK_AIO,
     DISK_AUTO,
     DISK_PWRITE,
+    DISK_URING,
     Disk,
     DiskBackend,
     WriteOperation,
@@ -15,10 +20,46 @@ from deodar.engine.disk cimport (
     disk_sync,
     disk_write,
 )
+from deodar.engine.disk_aio cimport AioCalls, aio_system
+from deodar.engine.disk_uring cimport UringCalls, io_uring_params, uring_system
 from deodar.engine.status cimport Failure, Status, failure_clear, raise_for_status
 from tests.engine.probe_env cimport Door, env_of
 
-AUTO, AIO, PWRITE = DISK_AUTO, DISK_AIO, DISK_PWRITE
+AUTO, URING, AIO, PWRITE = DISK_AUTO, DISK_URING, DISK_AIO, DISK_PWRITE
+
+cdef int aio_refusal = 0
+cdef int uring_refusal = 0
+
+
+cdef int refused_aio(unsigned int _depth, unsigned long* _context) noexcept nogil:
+    (&errno)[0] = aio_refusal
+    return -1
+
+
+cdef int refused_uring(unsigned int _entries, io_uring_params* _params) noexcept nogil:
+    (&errno)[0] = uring_refusal
+    return -1
+
+
+@contextmanager
+def refusing(*, int aio=0, int uring=0) -> Iterator[None]:
+    """A kernel that refuses to set queues up, with these errnos (0 = does not refuse)."""
+    global aio_refusal, uring_refusal
+    cdef AioCalls* aio_calls = <AioCalls*> aio_system()
+    cdef UringCalls* uring_calls = <UringCalls*> uring_system()
+    cdef AioCalls aio_before = aio_calls[0]
+    cdef UringCalls uring_before = uring_calls[0]
+    aio_refusal = aio
+    uring_refusal = uring
+    if aio != 0:
+        aio_calls.setup = refused_aio
+    if uring != 0:
+        uring_calls.setup = refused_uring
+    try:
+        yield
+    finally:
+        aio_calls[0] = aio_before
+        uring_calls[0] = uring_before
 
 
 cdef class Writer:

@@ -19,7 +19,9 @@ from . import probe_disk as disk
 from . import probe_env as env
 from .faults import FailNth
 
-BACKENDS = pytest.mark.parametrize("backend", [disk.AIO, disk.PWRITE], ids=["aio", "pwrite"])
+BACKENDS = pytest.mark.parametrize(
+    "backend", [disk.AIO, disk.URING, disk.PWRITE], ids=["aio", "io_uring", "pwrite"]
+)
 MIB = 1 << 20
 
 
@@ -44,6 +46,25 @@ def aligned(data: bytes) -> mmap.mmap:
 
 def test_auto_is_aio_here() -> None:
     assert disk.Writer().backend == disk.AIO
+
+
+@pytest.mark.parametrize("error", [errno.ENOSYS, errno.EPERM, errno.EAGAIN, errno.ENOMEM])
+def test_refused_queues_are_passed_by_unless_demanded(file: int, error: int) -> None:
+    with disk.refusing(aio=error):
+        assert disk.Writer().backend == disk.URING
+        with pytest.raises(errors.IOFailure) as raised:
+            disk.Writer(disk.AIO)
+        assert (raised.value.errno, raised.value.call) == (error, "io_setup")
+    with disk.refusing(uring=error):
+        assert disk.Writer().backend == disk.AIO
+        with pytest.raises(errors.IOFailure) as raised:
+            disk.Writer(disk.URING)
+        assert (raised.value.errno, raised.value.call) == (error, "io_uring_setup")
+    with disk.refusing(aio=error, uring=error):
+        writer = disk.Writer()
+        assert writer.backend == disk.PWRITE
+        writer.write([(file, b"written", 0)])
+    assert os.pread(file, 100, 0) == b"written"
 
 
 @pytest.mark.parametrize("depth", [0, 1025])
@@ -172,8 +193,9 @@ def test_short_pwrites_are_gone_on_with(tmp_path: Path) -> None:
     env.close_file(fd, door=door)
 
 
-def test_short_completion_is_finished_and_its_cause_found(tmp_path: Path) -> None:
-    """A file size limit cuts one AIO write short; the rest fails with the true cause."""
+@pytest.mark.parametrize("backend", ["AIO", "URING"])
+def test_short_completion_is_finished_and_its_cause_found(tmp_path: Path, backend: str) -> None:
+    """A file size limit cuts one queued write short; the rest fails with the true cause."""
     script = f"""
 import errno, os, resource, signal
 from deodar.engine import errors
@@ -181,7 +203,7 @@ from tests.engine import probe_disk as disk
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (6000, 6000))
 fd = os.open({str(tmp_path / "file")!r}, os.O_RDWR | os.O_CREAT)
-writer = disk.Writer(disk.AIO)
+writer = disk.Writer(disk.{backend})
 try:
     writer.write([(fd, b"a" * 10_000, 0)])
 except errors.IOFailure as raised:
@@ -211,11 +233,11 @@ def aio_contexts(free: int) -> tuple[ctypes.CDLL, list[ctypes.c_ulong]]:
 
 
 @pytest.mark.skipif(os.uname().machine != "x86_64", reason="uses the call number of x86-64")
-def test_exhausted_aio_falls_back_to_pwrite(file: int) -> None:
+def test_exhausted_aio_is_passed_by(file: int) -> None:
     libc, held = aio_contexts(free=1)
     try:
         writer = disk.Writer(disk.AUTO, 64)
-        assert writer.backend == disk.PWRITE
+        assert writer.backend == disk.URING
         writer.write([(file, b"still written", 0)])
         with pytest.raises(errors.IOFailure) as raised:
             disk.Writer(disk.AIO, 64)
@@ -228,7 +250,11 @@ def test_exhausted_aio_falls_back_to_pwrite(file: int) -> None:
 
 
 def test_closed_disk_gives_its_queue_back() -> None:
-    before = int(Path("/proc/sys/fs/aio-nr").read_text())
+    events = Path("/proc/sys/fs/aio-nr")
+    before = int(events.read_text())
+    descriptors = len(os.listdir("/proc/self/fd"))
     for _ in range(8):
         disk.Writer(disk.AIO, 1024).close()
-    assert int(Path("/proc/sys/fs/aio-nr").read_text()) < before + 8 * 1024
+        disk.Writer(disk.URING, 1024).close()
+    assert int(events.read_text()) < before + 8 * 1024
+    assert len(os.listdir("/proc/self/fd")) == descriptors

@@ -116,7 +116,9 @@ def test_refused_calls_leave_no_trace(tmp_path: Path) -> None:
     env.close_file(fd, door=door)
 
 
-@pytest.mark.parametrize("backend", [disk.AIO, disk.PWRITE], ids=["aio", "pwrite"])
+@pytest.mark.parametrize(
+    "backend", [disk.AIO, disk.URING, disk.PWRITE], ids=["aio", "io_uring", "pwrite"]
+)
 def test_marked_writes_of_a_space_survive(tmp_path: Path, backend: int) -> None:
     """Space and disk through an installed door: what was marked as synced is in every image."""
     root, target = tmp_path / "root", tmp_path / "image"

@@ -20,7 +20,7 @@ from . import probe_env as env
 from .faults import FailNth
 
 REGION_BYTES = 262_144
-BACKENDS = ["aio", "pwrite"]
+BACKENDS = ["aio", "io_uring", "pwrite"]
 
 
 def opened(path: Path, backend: str = "auto", **options: object) -> Store:

@@ -109,7 +109,7 @@ def sampled(recorder: Recorder, chance: random.Random, share: float) -> Iterator
             yield crash
 
 
-@pytest.mark.parametrize("backend", ["aio", "pwrite"])
+@pytest.mark.parametrize("backend", ["aio", "io_uring", "pwrite"])
 def test_every_crash_image_is_a_prefix(tmp_path: Path, backend: str) -> None:
     """Promise "Prefix": all of what `sync` answered for, and nothing out of order.
 

@@ -340,7 +340,9 @@ def test_drop_gives_memory_back(opened: Callable[..., space.Addresses]) -> None:
 
 
 @pytest.mark.parametrize("direct", [False, True])
-@pytest.mark.parametrize("backend", [disk.AIO, disk.PWRITE], ids=["aio", "pwrite"])
+@pytest.mark.parametrize(
+    "backend", [disk.AIO, disk.URING, disk.PWRITE], ids=["aio", "io_uring", "pwrite"]
+)
 def test_readers_keep_their_pointers_across_the_exchange(
     opened: Callable[..., space.Addresses], direct: bool, backend: int
 ) -> None:

@@ -586,4 +586,4 @@ def test_stats(store: Store) -> None:
     assert stats["logical_bytes_written"] == 8
     assert stats["durable_epoch"] == 1
     assert stats["regions_active"] == 1
-    assert stats["disk_backend"] in ("aio", "pwrite")
+    assert stats["disk_backend"] in ("aio", "io_uring", "pwrite")

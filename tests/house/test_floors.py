@@ -16,7 +16,9 @@ ROOT = Path(__file__).resolve().parents[2]
 ENGINE_FLOORS = [
     {"errors", "items", "limits", "atomics", "debug", "status", "threads", "hashing", "env"},
     {"env_reading", "ballast", "directory", "identity", "reservation", "reclaim", "space"},
-    {"disk_aio", "disk", "record"},
+    {"disk_queue", "record"},
+    {"disk_aio", "disk_uring"},
+    {"disk"},
     {"log", "epoch", "damage"},
     {"frames", "trieimage", "triespace", "leaf", "branch", "trie"},
     {"triecheck", "trieupdate", "triewalk"},

@@ -4,7 +4,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memset
 
-from .disk cimport DISK_AIO, DISK_AUTO, DISK_PWRITE
+from .disk cimport DISK_AIO, DISK_AUTO, DISK_PWRITE, DISK_URING
 from .hashing cimport Path
 from .limits cimport (
     KEY_BYTES_MAX,
@@ -167,7 +167,7 @@ cdef uint64_t until_of(object timeout) except? 0xFFFFFFFFFFFFFFFF:
     return monotonic_ns() + <uint64_t> (<double> timeout * 1e9)
 
 
-cdef Path path_of_bytes(const uint8_t* source) noexcept:
+cdef Path path_of_bytes(const uint8_t* source) noexcept nogil:
     cdef Path path
     cdef int index
     path.high = 0
@@ -215,7 +215,9 @@ cdef int options_fill(
     bint direct_io,
     bint read_only,
 ) except -1:
-    cdef dict backends = {"auto": DISK_AUTO, "aio": DISK_AIO, "pwrite": DISK_PWRITE}
+    cdef dict backends = {
+        "auto": DISK_AUTO, "io_uring": DISK_URING, "aio": DISK_AIO, "pwrite": DISK_PWRITE
+    }
     memset(options, 0, sizeof(Options))
     if (
         not REGION_BYTES_MIN <= region_bytes <= REGION_BYTES_MAX
@@ -230,7 +232,7 @@ cdef int options_fill(
     if not 1 <= epoch_ms <= 1000:
         raise InvalidArgument("epoch_ms", f"{epoch_ms}; 1 to 1000 are allowed")
     if disk_backend not in backends:
-        raise InvalidArgument("disk_backend", f"{disk_backend!r}; auto, aio or pwrite")
+        raise InvalidArgument("disk_backend", f"{disk_backend!r}; {', '.join(backends)}")
     options.region_bytes = region_bytes
     options.sluggishness = sluggishness
     options.epoch_ns = <uint64_t> (<double> epoch_ms * 1e6)

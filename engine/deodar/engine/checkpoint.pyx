@@ -1,4 +1,4 @@
-from libc.errno cimport EDQUOT, ENOENT, ENOSPC
+from libc.errno cimport EDQUOT, EMFILE, ENFILE, ENOENT, ENOSPC
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.stdio cimport snprintf
 from libc.stdlib cimport free, malloc
@@ -16,6 +16,7 @@ from .status cimport (
     STATUS_IO_ERROR,
     STATUS_NO_MEMORY,
     STATUS_OK,
+    STATUS_OVER_LIMIT,
     Failure,
     Status,
     failure_set,
@@ -216,6 +217,8 @@ cdef Status write_content(
     cdef int close_error = 0
     cdef const char* call = NULL
     cdef int fd = env.open_file(env.context, path, O_RDWR | O_CREAT | O_TRUNC, 0o644, &error)
+    if fd < 0 and (error == EMFILE or error == ENFILE):
+        return failure_set(failure, STATUS_OVER_LIMIT, error, file, 0, "no descriptor is left")
     if fd < 0:
         return failed(error, file, "open", failure)
     if env_write_full(env, fd, content, content_bytes, 0, &error) < 0:

@@ -5,15 +5,9 @@ from posix.unistd cimport readlink
 
 from .atomics cimport add_relaxed_u64, load_acquire_u32, store_release_u32
 from .debug cimport check
-from .disk_aio cimport (
-    aio_close,
-    aio_full,
-    aio_idle,
-    aio_open,
-    aio_prepare,
-    aio_step,
-    aio_system,
-)
+from .disk_aio cimport aio_open, aio_system
+from .disk_queue cimport queue_close, queue_full, queue_idle, queue_prepare, queue_step
+from .disk_uring cimport uring_open, uring_system
 from .env cimport Env, env_write_full
 from .status cimport (
     STATUS_INVALID,
@@ -42,19 +36,26 @@ cdef Status disk_open(
         return failure_set(failure, STATUS_INVALID, 0, "depth", depth, "1..1024 writes in flight")
     disk.env = env
     disk.depth = depth
+    if wanted == DISK_AIO or wanted == DISK_AUTO:
+        error = aio_open(&disk.queue, aio_system(), depth)
+        if error == 0:
+            disk.backend = DISK_AIO
+            return STATUS_OK
+        if wanted == DISK_AIO:
+            return failure_set(failure, STATUS_IO_ERROR, error, NULL, 0, "io_setup")
+    if wanted == DISK_URING or wanted == DISK_AUTO:
+        error = uring_open(&disk.queue, uring_system(), depth)
+        if error == 0:
+            disk.backend = DISK_URING
+            return STATUS_OK
+        if wanted == DISK_URING:
+            return failure_set(failure, STATUS_IO_ERROR, error, NULL, 0, "io_uring_setup")
     disk.backend = DISK_PWRITE
-    if wanted == DISK_PWRITE:
-        return STATUS_OK
-    error = aio_open(&disk.aio, aio_system(), depth)
-    if error == 0:
-        disk.backend = DISK_AIO
-    elif wanted == DISK_AIO:
-        return failure_set(failure, STATUS_IO_ERROR, error, NULL, 0, "io_setup")
     return STATUS_OK
 
 
 cdef void disk_close(Disk* disk) noexcept nogil:
-    aio_close(&disk.aio)
+    queue_close(&disk.queue)
 
 
 cdef Status disk_write(
@@ -69,10 +70,10 @@ cdef Status disk_write(
     cursor.count = count
     cursor.index = 0
     cursor.done = 0
-    if disk.backend == DISK_AIO:
-        error = write_queued(disk, &cursor, &failed_fd)
-    else:
+    if disk.backend == DISK_PWRITE:
         error = write_in_turn(disk, &cursor, &failed_fd)
+    else:
+        error = write_queued(disk, &cursor, &failed_fd)
     if error != 0:
         return latch(disk, error, failed_fd, "write", failure)
     return STATUS_OK
@@ -132,16 +133,16 @@ cdef int write_queued(Disk* disk, Cursor* cursor, int* failed_fd) noexcept nogil
     cdef int error
     cdef int fd = -1
     while True:
-        while first_error == 0 and not aio_full(&disk.aio) and next_piece(cursor, &piece):
+        while first_error == 0 and not queue_full(&disk.queue) and next_piece(cursor, &piece):
             first_error = refused(disk.env, &piece)
             if first_error != 0:
                 failed_fd[0] = piece.fd
             else:
-                aio_prepare(&disk.aio, piece.fd, piece.buffer, piece.bytes, piece.offset)
+                queue_prepare(&disk.queue, piece.fd, piece.buffer, piece.bytes, piece.offset)
                 count_write(disk, piece.bytes)
-        if aio_idle(&disk.aio):
+        if queue_idle(&disk.queue):
             return first_error
-        error = aio_step(&disk.aio, disk.env, &fd)
+        error = queue_step(&disk.queue, disk.env, &fd)
         if error != 0 and first_error == 0:
             first_error = error
             failed_fd[0] = fd

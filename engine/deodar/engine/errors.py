@@ -48,7 +48,7 @@ class DiskFull(EngineError):  # noqa: N818
 
 
 class LimitExceeded(EngineError):  # noqa: N818
-    """A documented bound of the engine was reached."""
+    """A documented bound of the engine, or of open files, was reached."""
 
 
 class Overloaded(EngineError):  # noqa: N818

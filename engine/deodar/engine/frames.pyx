@@ -1,4 +1,4 @@
-from libc.errno cimport EINVAL, ENOENT, ENOSPC
+from libc.errno cimport EINVAL, EMFILE, ENFILE, ENOENT, ENOSPC
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.stdio cimport snprintf
 from libc.stdlib cimport free, realloc
@@ -85,6 +85,8 @@ cdef Status add_file(Frames* frames, bint create, bint* found, Failure* failure)
     if fd < 0 and error == ENOENT and not create:
         return STATUS_OK
     if fd < 0:
+        if error == EMFILE or error == ENFILE:
+            return fail(STATUS_OVER_LIMIT, error, first_frame, "no descriptor is left", failure)
         return fail(STATUS_IO_ERROR, error, first_frame, "open", failure)
     frames.files[index].fd = fd
     frames.files[index].written = False
@@ -231,8 +233,12 @@ cdef Status frames_sync(Frames* frames, Disk* disk, Failure* failure) noexcept n
     # Also for files found at open: the process that made them may have died before it came here.
     if not frames.directory_synced and frames.file_count != 0:
         if env.sync_directory(env.context, frames.directory, &error) < 0:
+            status = STATUS_IO_ERROR
+            if error == EMFILE or error == ENFILE:
+                # Not even opened, so nothing was lost; the next image tries again.
+                status = STATUS_OVER_LIMIT
             return failure_set(
-                failure, STATUS_IO_ERROR, error, frames.directory, 0, "sync of the directory"
+                failure, status, error, frames.directory, 0, "sync of the directory"
             )
         frames.directory_synced = True
     for index in range(frames.file_count):

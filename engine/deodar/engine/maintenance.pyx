@@ -28,6 +28,7 @@ from .status cimport (
     STATUS_IO_ERROR,
     STATUS_NO_MEMORY,
     STATUS_OK,
+    STATUS_OVER_LIMIT,
     Failure,
     Status,
     failure_clear,
@@ -362,7 +363,8 @@ cdef Status maintenance_commit(StoreCore* core, Failure* failure) noexcept nogil
         maintenance.committed_sequence = maintenance.frozen.position_sequence
         maintenance.checkpoints_count += 1
         release(core)
-    elif status == STATUS_DISK_FULL:
+    elif status == STATUS_DISK_FULL or status == STATUS_OVER_LIMIT:
+        # Refused, not failed: it may be tried again.
         maintenance.checkpoint_due = True
     elif core.log.failure.status == 0:
         core.log.failure = failure[0]

@@ -1,4 +1,4 @@
-from libc.errno cimport EDQUOT, EINVAL, ENOENT, ENOMEM, ENOSPC, errno
+from libc.errno cimport EDQUOT, EINVAL, EMFILE, ENFILE, ENOENT, ENOMEM, ENOSPC, errno
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdio cimport snprintf
 from libc.stdlib cimport calloc, free
@@ -361,6 +361,10 @@ cdef Status regions_allocate(
 cdef Status segment_create(Space* space, uint32_t segment, Failure* failure) noexcept nogil:
     cdef int error = segment_open(space, segment, O_CREAT)
     cdef int close_error = 0
+    if error == EMFILE or error == ENFILE:
+        return segment_failed(
+            space, segment, STATUS_OVER_LIMIT, error, 0, "no descriptor is left", failure
+        )
     if error != 0:
         return segment_failed(
             space, segment, status_of_errno(error), error, 0, "create", failure

@@ -2,7 +2,7 @@ from libc.stdint cimport uint32_t, uint64_t
 from libc.string cimport memset
 
 from .core cimport StoreCore
-from .disk cimport DISK_AIO
+from .disk cimport DISK_AIO, DISK_URING, Disk, DiskBackend
 from .log cimport (
     REGION_ACTIVE,
     REGION_DOOMED,
@@ -24,7 +24,8 @@ cdef dict stats_of(StoreCore* core):
     cdef Log* log = &core.log
     cdef TrieSpaceStats space
     cdef RegionCounts regions
-    cdef bint aio = core.disk_thread.disk.backend == DISK_AIO
+    cdef const Disk* log_disk = &core.disk_thread.disk
+    cdef const Disk* image_disk = &core.maintenance.disk
     memset(&space, 0, sizeof(TrieSpaceStats))
     with nogil:
         mutex_lock(&log.mutex)
@@ -43,11 +44,11 @@ cdef dict stats_of(StoreCore* core):
         "unflushed_bytes": log_unflushed(log),
         "logical_bytes_written": core.logical_bytes_written,
         "log_bytes_appended": log.appended_bytes,
-        "log_bytes_written": core.disk_thread.disk.written_bytes,
+        "log_bytes_written": log_disk.written_bytes,
         "image_bytes_written": space.image_bytes_written,
         "writes": core.writes_count,
         "flushes": core.disk_thread.flushes_count,
-        "syncs": core.disk_thread.disk.syncs_count + core.maintenance.disk.syncs_count,
+        "syncs": log_disk.syncs_count + image_disk.syncs_count,
         "checkpoints": core.maintenance.checkpoints_count,
         "relocated_bytes": core.maintenance.relocated_bytes,
         "freed_bytes": core.maintenance.freed_bytes,
@@ -68,10 +69,19 @@ cdef dict stats_of(StoreCore* core):
         "trie_memory_bytes": space.memory_bytes,
         "trie_pages": space.pages,
         "trie_dirty_pages": space.dirty_pages,
-        "disk_backend": "aio" if aio else "pwrite",
+        "disk_backend": backend_name(log_disk.backend),
+        "disk_queue_depth": log_disk.depth,
+        "disk_writes": log_disk.writes_count + image_disk.writes_count,
+        "disk_bytes_written": log_disk.written_bytes + image_disk.written_bytes,
         "direct_io": int(log.space.direct),
         "read_only": int(log.failure.status != 0),
     }
+
+
+cdef str backend_name(DiskBackend backend):
+    if backend == DISK_URING:
+        return "io_uring"
+    return "aio" if backend == DISK_AIO else "pwrite"
 
 
 cdef void count_regions(const Log* log, RegionCounts* counts) noexcept nogil:

@@ -10,7 +10,7 @@ cdef enum Status:
     STATUS_INVALID = 3          # the caller's argument is outside its bounds
     STATUS_CONDITION = 4        # if_version / if_absent did not hold; nothing was written
     STATUS_DISK_FULL = 5        # no space for a new region; reads and the open epoch go on
-    STATUS_OVER_LIMIT = 6       # a documented bound of the engine was reached
+    STATUS_OVER_LIMIT = 6       # a documented bound, or that of open files, was reached
     STATUS_QUEUE_FULL = 7       # back-pressure: unflushed bytes are at their bound
     STATUS_READ_ONLY = 8        # an earlier write or fsync failed; latched until reopen
     STATUS_CORRUPT = 9          # bytes from disk broke a rule; Failure says which and where

@@ -41,7 +41,7 @@ class Store:
         checkpoint_log_bytes: int = 268_435_456,  # log since the last checkpoint that starts one
         memory_bytes: int | None = None,  # of regions kept in memory; None = half of the machine's
         compaction: bool = True,  # reclaim space in the background
-        disk_backend: Literal["auto", "aio", "pwrite"] = "auto",
+        disk_backend: Literal["auto", "io_uring", "aio", "pwrite"] = "auto",
         direct_io: bool = True,  # where the file system allows it
         read_only: bool = False,
     ) -> Store:
