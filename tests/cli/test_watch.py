@@ -79,7 +79,7 @@ def test_what_is_refused(run: Run) -> None:
     for arguments in ((), ("k", "--prefix", "k"), ("k", "--from", "xyz")):
         assert run("watch", *arguments).code == 2
     refused = run("watch", "k", "--from", "ff", "--json")
-    assert refused.code == 1
+    assert refused.code == 2
     assert json.loads(refused.out)["error"]["reason"] == "INVALID_FIELD"
     assert run("watch", "k", "--table", "none").code == 1
-    assert run("watch", "").code == 1
+    assert run("watch", "").code == 2
