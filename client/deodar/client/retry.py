@@ -35,9 +35,9 @@ class Attempts:
         timeout_s: float,
         clock: Callable[[], float] = time.monotonic,
         *,
-        connect_s: float = CONNECT_S,
+        connect_s: float | None = None,
     ) -> None:
-        self._connect_s = connect_s
+        self._connect_s = CONNECT_S if connect_s is None else connect_s
         self._routing = routing
         self._clock = clock
         self._deadline = clock() + timeout_s
