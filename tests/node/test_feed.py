@@ -216,8 +216,11 @@ async def test_one_who_stands_still_does_not_keep_the_log(
     await quick.aclose()
 
 
-async def test_a_fenced_shard_is_read_to_its_end(shard: HostedShard) -> None:
+async def test_a_fenced_shard_is_read_to_its_end(
+    shard: HostedShard, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Seen to fail with the watch ended by the fence itself."""
+    monkeypatch.setattr(feed_module, "TICK_S", 0.001)
     watched = watch(shard)
     await anext(watched)
     await shard.write([Put(b"last", b"1")], 1)

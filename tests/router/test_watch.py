@@ -101,7 +101,8 @@ def test_a_position_of_another_history_or_of_the_future_is_lost(service: Service
         mark._replace(version=mark.version + 1_000),
     ):
         bad = WatchPosition("default", {prefix: other}).encode()
-        failed = failure(lambda bad=bad: next(service.kv.Watch(Watch(key=b"k", position=bad))))
+        watch = service.kv.Watch(Watch(key=b"k", position=bad))
+        failed = failure(watch.__next__)
         assert failed.code is grpc.StatusCode.OUT_OF_RANGE
         assert failed.reason is Reason.WATCH_POSITION_LOST
 
@@ -113,7 +114,7 @@ def test_first_that_it_stands_then_events_then_progress(service: Service) -> Non
     written = service.kv.Put(kv_pb2.PutRequest(key=b"k", value=b"v", ttl_ms=60_000))
     deleted = service.kv.Delete(kv_pb2.DeleteRequest(key=b"k"))
     assert deleted.found
-    events = []
+    events: list[kv_pb2.WatchEvent] = []
     while len(events) < 2:
         answer = next(watch)
         events += answer.events
@@ -128,7 +129,7 @@ def test_first_that_it_stands_then_events_then_progress(service: Service) -> Non
     assert time.monotonic() - began < 3
     watch.cancel()
     again = service.kv.Watch(Watch(key=b"k", position=first.position), timeout=20)
-    resumed = []
+    resumed: list[kv_pb2.WatchEvent] = []
     while len(resumed) < 2:
         resumed += next(again).events
     assert resumed == events
@@ -143,7 +144,7 @@ def test_one_shard_of_many(router: Service, cluster: Cluster) -> None:
     assert len(WatchPosition.decode(next(watch).position).marks) == 1
     for key in (other, wanted):
         router.kv.Put(kv_pb2.PutRequest(key=key))
-    events = []
+    events: list[kv_pb2.WatchEvent] = []
     while not events:
         events = list(next(watch).events)
     assert [event.key for event in events] == [wanted]

@@ -49,9 +49,9 @@ def watch(
             table=table,
             position=parse_bytes("--from", position, Encoding.HEX),
         )
-        note("watching")
         try:
             with events:
+                note("watching")
                 _print_all(events, count, encoding, as_json=json)
         except KeyboardInterrupt:
             pass  # the way to end it
