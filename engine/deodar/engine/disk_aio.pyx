@@ -44,15 +44,10 @@ cdef const AioCalls* aio_system() noexcept nogil:
 
 
 cdef int aio_open(DiskQueue* queue, const AioCalls* calls, uint32_t depth) noexcept nogil:
-    cdef int error = queue_open(queue, depth)
+    cdef int error = queue_open(queue, &backend, sizeof(Aio), depth)
+    cdef Aio* aio = <Aio*> queue.kernel
     if error != 0:
         return error
-    cdef Aio* aio = <Aio*> calloc(1, sizeof(Aio))
-    queue.backend = &backend
-    queue.kernel = aio
-    if aio == NULL:
-        queue_close(queue)
-        return ENOMEM
     aio.calls = calls
     aio.blocks = <iocb*> calloc(depth, sizeof(iocb))
     aio.offered = <iocb**> calloc(depth, sizeof(iocb*))

@@ -40,8 +40,11 @@ cdef struct DiskQueue:
     uint32_t* free_slots                # owned, `depth`: the first `free_count`
     Completion* completions             # owned, `depth`
 
-# For backends: a queue without a kernel.  0 or ENOMEM, and then it is closed.
-cdef int queue_open(DiskQueue* queue, uint32_t depth) noexcept nogil
+# For backends: a queue whose `kernel` is `kernel_bytes` of zeros, made by calloc.  0 or ENOMEM, and
+# then it is closed.
+cdef int queue_open(
+    DiskQueue* queue, const QueueBackend* backend, size_t kernel_bytes, uint32_t depth
+) noexcept nogil
 
 # Only of an idle queue.  Idempotent; a queue of zero bytes is closed.
 cdef void queue_close(DiskQueue* queue) noexcept nogil

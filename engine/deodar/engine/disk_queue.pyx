@@ -7,7 +7,9 @@ from .debug cimport check
 from .env cimport Env, env_write_full
 
 
-cdef int queue_open(DiskQueue* queue, uint32_t depth) noexcept nogil:
+cdef int queue_open(
+    DiskQueue* queue, const QueueBackend* backend, size_t kernel_bytes, uint32_t depth
+) noexcept nogil:
     cdef uint32_t slot
     memset(queue, 0, sizeof(DiskQueue))
     queue.depth = depth
@@ -22,6 +24,12 @@ cdef int queue_open(DiskQueue* queue, uint32_t depth) noexcept nogil:
         or queue.free_slots == NULL
         or queue.completions == NULL
     ):
+        queue_close(queue)
+        return ENOMEM
+    # Last, so that a backend closes only what it was given.
+    queue.backend = backend
+    queue.kernel = calloc(1, kernel_bytes)
+    if queue.kernel == NULL:
         queue_close(queue)
         return ENOMEM
     for slot in range(depth):

@@ -74,15 +74,10 @@ cdef const UringCalls* uring_system() noexcept nogil:
 
 
 cdef int uring_open(DiskQueue* queue, const UringCalls* calls, uint32_t depth) noexcept nogil:
-    cdef int error = queue_open(queue, depth)
+    cdef int error = queue_open(queue, &backend, sizeof(Uring), depth)
+    cdef Uring* uring = <Uring*> queue.kernel
     if error != 0:
         return error
-    cdef Uring* uring = <Uring*> calloc(1, sizeof(Uring))
-    queue.backend = &backend
-    queue.kernel = uring
-    if uring == NULL:
-        queue_close(queue)
-        return ENOMEM
     uring.calls = calls
     error = set_up(uring, depth)
     if error != 0:

@@ -144,7 +144,7 @@ cdef class Store:
         descriptor = directory.lock(place, create=create, shared=read_only)
         try:
             return store_open(place, &options, create, descriptor)
-        except BaseException:
+        except BaseException:  # an interrupt too must not leave the directory locked
             os.close(descriptor)
             raise
 

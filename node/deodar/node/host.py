@@ -374,7 +374,7 @@ class Host:
             store = await self._workers.run(
                 Store.open, path, create=create, memory_bytes=share_bytes, **STORE_OPTIONS
             )
-        except BaseException:
+        except BaseException:  # also when cancelled: the share is the other stores' again
             self._memory.forgo()
             raise
         self._memory.add(store)

@@ -42,7 +42,7 @@ class DataDirectory:
             except BlockingIOError:
                 raise DataDirectoryRefused(f"{path} is in use by another process") from None
             identity = _load(path, node_id, cluster)
-        except BaseException:
+        except BaseException:  # an interrupt too must not leave the directory locked
             os.close(lock)
             raise
         return cls(path, identity, lock)

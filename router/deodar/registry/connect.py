@@ -47,7 +47,7 @@ async def open_registry(config: RegistryConfig) -> Registry:
                 await backoff.wait(at_most_s=left_s)
         if isinstance(registry, EtcdRegistry):
             _log_version(await registry.version())
-    except BaseException:
+    except BaseException:  # also when cancelled: nobody else could close it
         await registry.close()
         raise
     return registry

@@ -113,16 +113,13 @@ class EmbeddedRegistry:
         """
         try:
             store = await asyncio.to_thread(Store.open, directory)
+            try:
+                return cls(store, endpoints)
+            except BaseException:  # whatever it is: nobody else could close the store
+                await asyncio.to_thread(store.close)
+                raise
         except errors.EngineError as error:
             raise _not_opened(directory, error) from error
-        try:
-            return cls(store, endpoints)
-        except errors.EngineError as error:
-            await asyncio.to_thread(store.close)
-            raise _not_opened(directory, error) from error
-        except BaseException:
-            await asyncio.to_thread(store.close)
-            raise
 
     def _load(self) -> None:
         revision = self._store.get(REVISION_KEY)

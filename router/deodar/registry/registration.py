@@ -134,7 +134,7 @@ class Registration:
         lease = await self._registry.grant_lease(self._ttl_ms)
         try:
             await self._claim(lease)
-        except BaseException:
+        except BaseException:  # also when cancelled: nobody else could stop the lease
             await lease.stop()
             raise
         return lease

@@ -76,7 +76,7 @@ class Election:
         lease = await self._registry.grant_lease(self._lease_ms)
         try:
             revision = await self._take(lease)
-        except BaseException:
+        except BaseException:  # also when cancelled: nobody else could stop the lease
             await lease.stop()
             raise
         if revision is None:

@@ -36,6 +36,7 @@ Json = Annotated[
 ]
 Table = Annotated[str, typer.Option(help="Table.")]
 Timeout = Annotated[float, typer.Option(min=0.001, help="Seconds that the call may take.")]
+ValueEncoding = Annotated[Encoding, typer.Option(help="How keys and values are written.")]
 KeyEncoding = Annotated[Encoding, typer.Option(help="How KEY is written.")]
 Key = Annotated[str, typer.Argument(help="1 to 65,536 bytes; see --key-encoding.")]
 Durability = Annotated[

@@ -11,7 +11,7 @@ import deodar
 from deodar.contract.limits import DEFAULT_ENDPOINT, DEFAULT_TABLE
 
 from .encoding import Encoding, parse_bytes, show_bytes
-from .options import Endpoint, Json, KeyEncoding, Table, Timeout, connect
+from .options import Endpoint, Json, KeyEncoding, Table, Timeout, ValueEncoding, connect
 from .output import json_bytes, note, print_json
 
 
@@ -22,9 +22,7 @@ def scan(
     limit: Annotated[int | None, typer.Option(min=1, help="Records at most.")] = None,
     keys_only: Annotated[bool, typer.Option("--keys-only", help="Leave values out.")] = False,
     cursor: Annotated[str, typer.Option(help="Go on where an earlier scan stopped.")] = "",
-    encoding: Annotated[
-        Encoding, typer.Option(help="How keys and values are written.")
-    ] = Encoding.UTF8,
+    encoding: ValueEncoding = Encoding.UTF8,
     key_encoding: KeyEncoding = Encoding.UTF8,
     table: Table = DEFAULT_TABLE,
     timeout: Timeout = 10.0,

@@ -12,7 +12,7 @@ from deodar.client.client import Watch
 from deodar.contract.limits import DEFAULT_ENDPOINT, DEFAULT_TABLE
 
 from .encoding import Encoding, parse_bytes, show_bytes
-from .options import Endpoint, Json, KeyEncoding, Table, Timeout, connect
+from .options import Endpoint, Json, KeyEncoding, Table, Timeout, ValueEncoding, connect
 from .output import json_bytes, misused, note, print_json
 
 
@@ -25,9 +25,7 @@ def watch(
     position: Annotated[
         str, typer.Option("--from", help="Go on where an earlier watch stopped.")
     ] = "",
-    encoding: Annotated[
-        Encoding, typer.Option(help="How keys and values are written.")
-    ] = Encoding.UTF8,
+    encoding: ValueEncoding = Encoding.UTF8,
     key_encoding: KeyEncoding = Encoding.UTF8,
     table: Table = DEFAULT_TABLE,
     timeout: Timeout = 10.0,
